@@ -1,0 +1,575 @@
+"""Stamps the shared part from kit/ into ocr/*.py, and writes the tables of the docs from models.json.
+
+    python3 tools/sync.py               rewrite what drifted and list the files
+    python3 tools/sync.py ocr/x.py ...  these recipes only, no docs
+    python3 tools/sync.py --check       write nothing; exit 1 with a unified diff where something drifted
+
+A recipe asks for the shared part with one line below its model part, above its `if __name__ == "__main__":` block:
+
+    # >>> shared part: auto                     what the file uses of kit/, and what that needs
+    # >>> shared part: seam pages source cli    exactly these modules, in this order
+
+Below that line sync owns the text down to `# <<< shared part`, and at the top the block between
+`# >>> shared imports` and `# <<< shared imports`. An entry of models.json with `variant_of` and `defaults` makes
+a whole file from another recipe. Needs Python 3.11 and nothing else.
+"""
+
+import argparse
+import ast
+import difflib
+import json
+import os
+import re
+import symtable
+import sys
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+NOTE = "(edited in kit/, stamped by tools/sync.py)"
+OPEN = re.compile(r"^# >>> shared part:[ ]*([\w ]*?)[ ]*(\(.*)?$", re.MULTILINE)
+CLOSE = "# <<< shared part\n"
+IMPORTS = re.compile(r"\n*^# >>> shared imports$.*?^# <<< shared imports$\n", re.MULTILINE | re.DOTALL)
+LINE_LENGTH = 120
+
+
+class Problem(Exception):
+    """What is wrong in the sources, as `file:line: what; what to do`."""
+
+
+# ---- Kit modules
+
+
+class Import(NamedTuple):
+    """One imported name. `name` is None for `import module`."""
+
+    module: str
+    name: str | None
+    alias: str | None
+
+    @property
+    def binds(self):
+        return self.alias or self.name or self.module.split(".")[0]
+
+    def __str__(self):
+        words = f"from {self.module} import {self.name}" if self.name else f"import {self.module}"
+        return f"imported by `{words}{f' as {self.alias}' if self.alias else ''}`"
+
+
+class Module(NamedTuple):
+    """A kit module taken apart: what it defines, what it imports, and the region that is stamped."""
+
+    stem: str
+    names: frozenset
+    imports: frozenset
+    needs: dict
+    region: str
+
+
+def imports_of(nodes):
+    """The set of `Import`s of a list of import statements."""
+    found = set()
+    for node in nodes:
+        module = getattr(node, "module", None)
+        for alias in node.names:
+            found.add(Import(module or alias.name, module and alias.name, alias.asname))
+    return found
+
+
+def top_level_names(text, path):
+    """Names that a file binds at top level, imports aside."""
+    table = symtable.symtable(text, str(path), "exec")
+    return frozenset(s.get_name() for s in table.get_symbols() if s.is_assigned() and not s.is_imported())
+
+
+def parse_file(text, path):
+    try:
+        return ast.parse(text)
+    except SyntaxError as error:
+        raise Problem(f"{path}:{error.lineno}: does not parse ({error.msg}); correct the file") from None
+
+
+def read_module(path):
+    """Takes one kit module apart. Raises `Problem` where it cannot be stamped."""
+    shown = f"kit/{path.name}"
+    if not path.exists():
+        raise Problem(f"{shown}: no such module; write it, or take `{path.stem}` off the marker lines that name it")
+    text = path.read_text()
+    tree = parse_file(text, shown)
+    lines = text.splitlines(keepends=True)
+    docstring = ast.get_docstring(tree)
+    top = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    needs, outside = {}, []
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Import | ast.ImportFrom):
+            continue
+        at = f"{shown}:{node.lineno}"
+        module = getattr(node, "module", None) or node.names[0].name
+        if getattr(node, "level", 0) or (isinstance(node, ast.Import) and module.split(".")[0] == "kit"):
+            raise Problem(f"{at}: cannot be stamped; write `from kit.<module> import <name>`")
+        if module == "__future__":
+            raise Problem(f"{at}: `from __future__` cannot be stamped; leave it out")
+        if module.split(".")[0] == "kit":
+            if node not in top or any(alias.asname for alias in node.names) or module == "kit":
+                raise Problem(
+                    f"{at}: cannot be stamped; write `from kit.<module> import <name>` at top level, unrenamed"
+                )
+            needs.setdefault(module.removeprefix("kit."), set()).update(alias.name for alias in node.names)
+        elif node in top:
+            if module.split(".")[0] not in sys.stdlib_module_names:
+                raise Problem(
+                    f"{at}: `{module}` is not in the standard library; import it inside the function using it"
+                )
+            outside.append(node)
+    dropped = top + ([tree.body[0]] if docstring else [])
+    for node in dropped:
+        lines[node.lineno - 1 : node.end_lineno] = [""] * (node.end_lineno - node.lineno + 1)
+    body = "".join(lines).strip("\n") + "\n"
+    head = f"# {docstring.splitlines()[0]}\n" if docstring else ""
+    region = f"# >>> {shown}\n{head}\n\n{body}\n\n# <<< {shown}\n"
+    return Module(path.stem, top_level_names(text, shown), frozenset(imports_of(outside)), needs, region)
+
+
+class Kit:
+    """The modules of kit/, read once and on demand: a broken one stops only the recipes that use it."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.stems = sorted(path.stem for path in folder.glob("*.py") if path.stem != "__init__")
+        self.module = cache(lambda stem: read_module(folder / f"{stem}.py"))
+
+    def problems(self):
+        """Modules that cannot be stamped, and names that two modules define."""
+        owner = {}
+        for stem in self.stems:
+            try:
+                names = self.module(stem).names
+            except Problem as problem:
+                yield str(problem)
+                continue
+            for name in sorted(names):
+                if owner.setdefault(name, stem) != stem:
+                    yield f"kit/{stem}.py: `{name}` is also defined in kit/{owner[name]}.py; rename one"
+
+    def owner_of(self, names):
+        """Stems of the modules that define any of these names, broken modules aside."""
+        for stem in self.stems:
+            try:
+                if self.module(stem).names & names:
+                    yield stem
+            except Problem:
+                continue
+
+    def closure(self, stems):
+        """These modules and all that they need, the needed first."""
+        ordered, seen = [], set()
+
+        def visit(stem):
+            if stem not in seen:
+                seen.add(stem)
+                for need in self.module(stem).needs:
+                    visit(need)
+                ordered.append(stem)
+
+        for stem in stems:
+            visit(stem)
+        return ordered
+
+
+# ---- Recipes
+
+
+def split_recipe(text, path):
+    """Splits a recipe into its own text above the shared part, the list of modules asked for, and its text below.
+
+    Returns None where the file has no marker line.
+    """
+    found = OPEN.search(text)
+    if not found:
+        return None
+    line = text.count("\n", 0, found.start()) + 1
+    above = IMPORTS.sub("\n", text[: found.start()], count=1)
+    below = text[found.end() + 1 :]
+    if CLOSE in below:
+        below = below[below.index(CLOSE) + len(CLOSE) :]
+    elif "# >>> kit/" in below:
+        raise Problem(f"{path}:{line}: the shared part has no end; put back its last line `{CLOSE.strip()}`")
+    if not found[1]:
+        raise Problem(f"{path}:{line}: names no module; write `# >>> shared part: auto`")
+    return above, found[1].split(), below
+
+
+def used_names(text, path):
+    """Global names that a file reads anywhere, builtins and its own included; local names of functions are not."""
+
+    def walk(scope):
+        for symbol in scope.get_symbols():
+            if symbol.is_referenced() and (symbol.is_global() or scope.get_type() == "module"):
+                yield symbol.get_name()
+        for child in scope.get_children():
+            yield from walk(child)
+
+    return set(walk(symtable.symtable(text, str(path), "exec")))
+
+
+def import_lines(imports):
+    """Import statements in isort's order: plain ones first, members constants, classes, functions."""
+
+    def member(name):
+        return (not (name.isupper() and len(name) > 1), not name[0].isupper(), name.lower(), name)
+
+    plain = sorted((i for i in imports if not i.name), key=lambda i: (i.module.lower(), i.alias or ""))
+    lines = [f"import {i.module}" + (f" as {i.alias}" if i.alias else "") for i in plain]
+    for module in sorted({i.module for i in imports if i.name}, key=str.lower):
+        members = sorted((i for i in imports if i.module == module and i.name), key=lambda i: member(i.name))
+        lines += [f"from {module} import {i.name} as {i.alias}" for i in members if i.alias]
+        names = [i.name for i in members if not i.alias]
+        line = f"from {module} import {', '.join(names)}"
+        if len(line) > LINE_LENGTH:
+            line = f"from {module} import (\n" + "".join(f"    {name},\n" for name in names) + ")"
+        lines += [line] if names else []
+    return lines
+
+
+def stamp(text, kit, path="recipe"):
+    """The text of a recipe with its shared part as kit/ has it now; unchanged where it has no marker line.
+
+    Raises `Problem`: a module that is missing, not closed under its imports, or defines a name of the recipe's.
+    """
+    parts = split_recipe(text, path)
+    if not parts:
+        return text
+    above, asked, below = parts
+    own = above + "\n" + below
+    tree = parse_file(own, path)
+    own_names = top_level_names(own, path)
+    auto = asked == ["auto"]
+    stems = kit.closure(kit.owner_of(used_names(own, path) - own_names)) if auto else asked
+    modules = [kit.module(stem) for stem in stems]
+    for module in modules:
+        for need, names in module.needs.items():
+            if need not in stems:
+                raise Problem(
+                    f"{path}: asks for kit/{module.stem}.py, which imports kit/{need}.py; "
+                    f"add `{need}` to the marker line, or write `# >>> shared part: auto`"
+                )
+            for name in sorted(names - kit.module(need).names):
+                raise Problem(
+                    f"kit/{module.stem}.py: imports `{name}`, which kit/{need}.py does not define; correct it"
+                )
+
+    leading = [
+        node
+        for i, node in enumerate(tree.body)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        and all(isinstance(before, ast.Import | ast.ImportFrom | ast.Expr) for before in tree.body[:i])
+    ]
+    own_imports = imports_of(leading)
+    owner = {name: f"defined in {path}" for name in own_names} | {i.binds: i for i in own_imports}
+    for module in modules:
+        shown = f"kit/{module.stem}.py"
+        bound = [(name, "defined") for name in module.names] + [(i.binds, i) for i in module.imports]
+        for name, what in bound:
+            if owner.setdefault(name, what) != what:
+                raise Problem(f"{path}: `{name}` is {owner[name]} and {what} in {shown}; rename one")
+    lines = import_lines(set().union(*(module.imports for module in modules)) - own_imports)
+
+    rows = above.splitlines(keepends=True)
+    docstring = ast.get_docstring(tree, clean=False) is not None
+    last = leading[-1] if leading else tree.body[0] if docstring else None
+    at = last.end_lineno if last else 0
+    block = ["\n# >>> shared imports\n# isort: split\n", *(f"{line}\n" for line in lines), "\n# <<< shared imports\n"]
+    block = "".join(block) if lines else ""
+    if block and not "".join(rows[at:]).startswith("\n"):
+        block += "\n"
+    above = "".join(rows[:at]) + block + "".join(rows[at:])
+    marker = f"# >>> shared part: {' '.join(asked)}  {NOTE}\n"
+    return above.rstrip("\n") + "\n\n\n" + marker + "\n".join(m.region for m in modules) + CLOSE + below
+
+
+# ---- Variants
+
+
+def recipe_node(tree, path):
+    """The dict node of the literal RECIPE table."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", None) == "RECIPE":
+            if isinstance(node.value, ast.Dict):
+                return node.value
+    raise Problem(f"{path}: has no literal RECIPE table; write `RECIPE = {{...}}`")
+
+
+def value_node(table, keys):
+    """The node of a value in nested dict nodes, or None."""
+    for key, value in zip(table.keys, table.values, strict=True):
+        if isinstance(key, ast.Constant) and key.value == keys[0]:
+            return value if len(keys) == 1 else isinstance(value, ast.Dict) and value_node(value, keys[1:]) or None
+    return None
+
+
+def span(text, node):
+    """Character offsets of a node in the text it was parsed from; ast counts columns in UTF-8 bytes."""
+    lines = text.splitlines(keepends=True)
+
+    def offset(line, column):
+        return sum(map(len, lines[: line - 1])) + len(lines[line - 1].encode()[:column].decode())
+
+    return offset(node.lineno, node.col_offset), offset(node.end_lineno, node.end_col_offset)
+
+
+def literal(value):
+    """Python source of a JSON value, strings in double quotes as ruff writes them."""
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{literal(k)}: {literal(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(literal, value)) + "]"
+    return repr(value)
+
+
+def make_variant(base, entry, path):
+    """The text of a recipe that differs from `base` in defaults only.
+
+    `entry["defaults"]` maps keys of RECIPE (`"sampling.temperature"` reaches inside) to values; a key that the base
+    lacks is added at the end of the table.
+    """
+    name, base_name = entry["name"], entry["variant_of"]
+    text = base
+    for dotted, value in {"name": name, **entry["defaults"]}.items():
+        table = recipe_node(parse_file(text, path), path)
+        node = value_node(table, dotted.split("."))
+        if node:
+            start, end = span(text, node)
+            text = text[:start] + literal(value) + text[end:]
+        elif "." in dotted:
+            raise Problem(f"models.json: {name}: ocr/{base_name}.py has no RECIPE value `{dotted}`; set the outer key")
+        else:
+            _, end = span(text, table)
+            added = f"    {literal(dotted)}: {literal(value)},  # this variant's default\n"
+            text = text[: end - 1] + added + text[end - 1 :]
+    docstring = parse_file(text, path).body[0]
+    start, end = span(text, docstring)
+    first, _, rest = text[start:end].partition("\n")
+    changed = ", ".join(f"`{key}` {json.dumps(value, ensure_ascii=False)}" for key, value in entry["defaults"].items())
+    lines = [f'"""{entry["title"]}: {entry["summary"]}' if "summary" in entry else first, ""]
+    lines += [f"Made from ocr/{base_name}.py by tools/sync.py; only defaults differ: {changed}."]
+    said = "\n".join(lines) + "\n" + rest.replace(f"{base_name}.py", f"{name}.py")
+    return text[:start] + said + text[end:]
+
+
+# ---- Documents
+
+
+def load_catalogue(root):
+    """Entries of models.json, sorted by name; a variant takes what it does not state from its base."""
+    path = root / "models.json"
+    if not path.exists():
+        return []
+    try:
+        entries = json.loads(path.read_text())
+    except ValueError as error:
+        raise Problem(f"models.json: is not JSON ({error}); correct it") from None
+    named = {entry["name"]: entry for entry in entries}
+    for entry in entries:
+        if entry.get("variant_of") and entry["variant_of"] not in named:
+            raise Problem(
+                f"models.json: {entry['name']}: no entry `{entry['variant_of']}`; add it or correct variant_of"
+            )
+    whole = [{**named.get(entry.get("variant_of"), {}), **entry} for entry in entries]
+    return sorted(whole, key=lambda entry: entry["name"])
+
+
+def table(head, rows):
+    """A Markdown table."""
+    cells = [head, ["---"] * len(head), *rows]
+    return "".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |\n" for row in cells)
+
+
+def link_of(model):
+    return f"[{model}](https://huggingface.co/{model})" if "/" in model else model
+
+
+def recipes_table(entries):
+    """The tables of README.md: recipes that give pages, then those that give JSON."""
+    parts = []
+    for title, wanted in (("Pages to Markdown", ("markdown", "blocks")), ("Pages to JSON", ("json",))):
+        rows = [
+            [
+                f"[`{e['name']}`](ocr/{e['name']}.py)",
+                link_of(e["model"]),
+                e["params"] or "not stated",
+                {"blocks": "Markdown, boxes"}.get(e["output"], e["output"]).replace("markdown", "Markdown"),
+                e["licence"] + (f" ({e['licence_note']})" if e.get("licence_note") else ""),
+                e["flavor"] or "any CPU",
+                e["support"],
+            ]
+            for e in entries
+            if e["output"] in wanted
+        ]
+        if rows:
+            head = ["recipe", "model", "size", "output", "licence", "runs on", "support"]
+            parts.append(f"**{title}**\n\n" + table(head, rows))
+    return "\n".join(parts)
+
+
+def status_table(entries):
+    """The table of CLAUDE.md: how each recipe runs and what was tested."""
+
+    def tested(entry):
+        found = entry.get("engine_tested")
+        return f"{found['version']} on {found['device']}" if found else "no"
+
+    rows = [
+        [f"`{e['name']}`", e["backend"], e["engine_default"], e["vllm"] or "", f"`{e['image']}`" if e["image"] else ""]
+        + [tested(e), e["support"], e.get("notes") or ""]
+        for e in entries
+    ]
+    return table(["recipe", "backend", "engine", "vLLM", "image", "engine tested", "support", "notes"], rows)
+
+
+LANGUAGES_HEAD = """# Languages
+
+What each model's own card says about languages, and how well that is backed. Nothing here is inferred: a model may
+read more than its card says, or less. Generated from `models.json` by `tools/sync.py`.
+
+| evidence | means |
+| --- | --- |
+| per-language-benchmark | scores per language are published |
+| named-list | the languages are named, without scores |
+| count-claim | a number of languages is claimed |
+| multilingual-unspecified | "multilingual", no list and no number |
+| english-only | the card says English |
+| not-stated | the card says nothing |
+| not-applicable | the model does not read text |
+
+"""
+
+
+def languages_document(entries):
+    """LANGUAGES.md: the claims by recipe, and the recipes by language."""
+    rows, by_language = [], {}
+    for entry in entries:
+        languages = entry["languages"]
+        names = languages.get("list") or []
+        rows.append(
+            [
+                f"[`{entry['name']}`](ocr/{entry['name']}.py)",
+                languages.get("count") or len(names) or "",
+                languages["evidence"],
+                languages.get("claim") or "",
+            ]
+        )
+        for name in names:
+            by_language.setdefault(name, []).append(f"`{entry['name']}`")
+    text = LANGUAGES_HEAD + "## By recipe\n\n" + table(["recipe", "languages", "evidence", "what the card says"], rows)
+    if by_language:
+        named = [[language, ", ".join(recipes)] for language, recipes in sorted(by_language.items())]
+        text += "\n## By language\n\nWhere a card names its languages.\n\n" + table(["language", "recipes"], named)
+    return text
+
+
+def fill(text, mark, content, path):
+    """Puts generated text between `<!-- mark:begin -->` and `<!-- mark:end -->`."""
+    begin, end = f"<!-- {mark}:begin -->\n", f"<!-- {mark}:end -->\n"
+    if begin not in text or end not in text:
+        raise Problem(f"{path}: has no {begin.strip()} and {end.strip()}; put the two lines where the table belongs")
+    before, _, rest = text.partition(begin)
+    return before + begin + "\n" + content + "\n" + end + rest.partition(end)[2]
+
+
+# ---- The run
+
+
+def plan(root=ROOT, only=()):
+    """What the files should hold: ({relative path: text}, [problem, ...]). A problem stops only its own file."""
+    texts, problems = {}, []
+    kit = Kit(root / "kit")
+    problems += kit.problems()
+    try:
+        entries = load_catalogue(root)
+    except Problem as problem:
+        entries = []
+        problems.append(str(problem))
+    variants = {entry["name"]: entry for entry in entries if entry.get("variant_of")}
+    for path in sorted((root / "ocr").glob("*.py")):
+        if path.stem in variants:
+            continue
+        shown = f"ocr/{path.name}"
+        try:
+            texts[shown] = stamp(path.read_text(), kit, shown)
+        except Problem as problem:
+            problems.append(str(problem))
+    for name, entry in variants.items():
+        base = f"ocr/{entry['variant_of']}.py"
+        try:
+            if base in texts:
+                texts[f"ocr/{name}.py"] = make_variant(texts[base], entry, f"ocr/{name}.py")
+        except Problem as problem:
+            problems.append(str(problem))
+    if only:
+        return {shown: text for shown, text in texts.items() if shown in only}, list(dict.fromkeys(problems))
+    if entries:
+        texts["LANGUAGES.md"] = languages_document(entries)
+        for name, mark, make in (("README.md", "recipes", recipes_table), ("CLAUDE.md", "status", status_table)):
+            path = root / name
+            try:
+                if path.exists():
+                    texts[name] = fill(path.read_text(), mark, make(entries), name)
+            except Problem as problem:
+                problems.append(str(problem))
+    return texts, list(dict.fromkeys(problems))
+
+
+def drift(root, texts):
+    """The files whose text on disk differs: yields (relative path, text on disk, text as it should be)."""
+    for shown, text in texts.items():
+        path = root / shown
+        found = path.read_text() if path.exists() else ""
+        if found != text:
+            yield shown, found, text
+
+
+def write(path, text):
+    """Replaces a file in one step, so that a reader never sees half of it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(text)
+    if path.exists():
+        temporary.chmod(path.stat().st_mode)
+    temporary.replace(path)
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("files", nargs="*", help="recipes to stamp (default: all of ocr/, and the docs)")
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing, exit 1 with a diff where something drifted"
+    )
+    parser.add_argument("--root", type=Path, default=ROOT, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    root = options.root.resolve()
+    only = {f"ocr/{Path(name).name}" for name in options.files}
+    texts, problems = plan(root, only)
+    for shown in sorted(only - set(texts)):
+        if not any(problem.startswith(shown) for problem in problems):
+            problems.append(f"{shown}: no such recipe; name a file in ocr/")
+    changed = list(drift(root, texts))
+    for shown, found, text in changed:
+        if options.check:
+            lines = difflib.unified_diff(
+                found.splitlines(keepends=True), text.splitlines(keepends=True), shown, f"{shown} (as it should be)"
+            )
+            sys.stdout.writelines(lines)
+        else:
+            write(root / shown, text)
+            print(shown)
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    if options.check and changed:
+        print(f"{len(changed)} drifted; run `python3 tools/sync.py`", file=sys.stderr)
+    return 1 if problems or (options.check and changed) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
