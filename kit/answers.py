@@ -47,11 +47,15 @@ def one_step(request, parse):
     """The `steps` of a recipe whose unit is one page (or one text cell) and one request."""
 
     def steps(unit, options):
-        about = unit.pages[0] if unit.pages else unit
-        (answer,) = yield [request(about, options)]
-        return parse(answer, about, options)
+        (answer,) = yield [request(subject(unit), options)]
+        return parse(answer, subject(unit), options)
 
     return steps
+
+
+def subject(unit):
+    """What a recipe's function is given: the Page of a unit with one, the Unit itself for a text or several pages."""
+    return unit.pages[0] if len(unit.pages) == 1 else unit
 
 
 def complete(body, options, recipe, unit=None):
@@ -104,25 +108,26 @@ def converse(item, unit, sha256, options, recipe, steps):
     the same order (an Answer each, or the exception that one request failed with), and returns the result row.
 
     Each flagged answer is asked again by itself at most `options.retries` times; a unit whose parser reports
-    "unparsed" is read again as a whole. Page-level trouble never raises: it becomes the row's `error`.
+    "unparsed" is read again as a whole; `attempts` counts all rounds. Page-level trouble never raises: it becomes the
+    row's `error`.
     """
-    started, asked, parsed, answers, error = time.monotonic(), 0, None, [], None
+    started, attempts, parsed, answers, error = time.monotonic(), 0, None, [], None
     for attempt in range(1 + options.retries):
         try:
+            attempts += 1
             reading, read = steps(unit, options), []
             bodies = next(reading)
             while True:
                 bodies = [complete(body, options, recipe, unit) for body in bodies]
                 if attempt and not recipe.get("lock_sampling"):
                     bodies = [warmer(body, attempt) for body in bodies]
-                asked += len(bodies)
                 got = checked((yield bodies))
                 for again in range(1, 1 + options.retries):
                     retry = {i: asked_again(body, got[i], options, recipe, again) for i, body in enumerate(bodies)}
                     retry = {i: body for i, body in retry.items() if body}
                     if not retry:
                         break
-                    asked += len(retry)
+                    attempts += 1
                     for i, answer in zip(retry, checked((yield list(retry.values()))), strict=True):
                         got[i] = better(got[i], answer)
                 read += got
@@ -137,7 +142,7 @@ def converse(item, unit, sha256, options, recipe, steps):
             break
         if "unparsed" not in parsed.flags or recipe.get("lock_sampling"):
             break
-    return row_of(item, unit, sha256, parsed, answers, asked, time.monotonic() - started, error)
+    return row_of(item, unit, sha256, parsed, answers, attempts, time.monotonic() - started, error)
 
 
 def checked(answers):
@@ -150,7 +155,7 @@ def sentence(problem):
     return text if isinstance(problem, PageError) else f"{type(problem).__name__}: {text}".rstrip(": ")
 
 
-def row_of(item, unit, sha256, parsed, answers=(), asked=0, seconds=0.0, error=None):
+def row_of(item, unit, sha256, parsed, answers=(), attempts=0, seconds=0.0, error=None):
     """The result row of one item: see CLAUDE.md for its keys. `unit` is None where nothing could be decoded."""
     answers = [a for a in answers if isinstance(a, Answer)]
     flags = dict.fromkeys(flag for a in answers for flag in a.flags)
@@ -164,7 +169,7 @@ def row_of(item, unit, sha256, parsed, answers=(), asked=0, seconds=0.0, error=N
         "blocks": json.dumps(parsed.blocks, ensure_ascii=False) if parsed and not error and parsed.blocks else None,
         "error": error or (None if parsed else "nothing was read"),
         "flags": list(flags),
-        "attempts": asked,
+        "attempts": attempts,
         "finish_reason": answers[-1].finish_reason if answers else None,
         "prompt_tokens": sum(a.prompt_tokens for a in answers),
         "completion_tokens": sum(a.completion_tokens for a in answers),
