@@ -1,0 +1,87 @@
+"""The ASGI application: log in, inject a fault or answer, write the log."""
+
+import asyncio
+import time
+import traceback
+from urllib.parse import parse_qs
+
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import JSONResponse
+
+from tests.hub.loopback import buckets, commits, discussions, files, jobs, repos, xet  # noqa: F401  (their routes)
+from tests.hub.loopback.auth import token_of
+from tests.hub.loopback.faults import CONTROL, cut, take_fault
+from tests.hub.loopback.http import HubError, Request, answer
+
+OWN_CREDENTIALS = ("/cas/", "/lfs/", CONTROL)  # routes that a Hub token does not guard
+
+
+async def read_request(hub, scope, receive):
+    body, more = b"", True
+    while more:
+        message = await receive()
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+    path = scope["raw_path"].decode().split("?")[0]
+    query = parse_qs(scope["query_string"].decode(), keep_blank_values=True)
+    headers = {name.decode().lower(): value.decode() for name, value in scope["headers"]}
+    return Request(hub, scope["method"], path, query, headers, body)
+
+
+def respond(request):
+    try:
+        if not request.path.startswith(OWN_CREDENTIALS):
+            request.token = token_of(request.headers)
+        return answer(request)
+    except HubError as error:
+        return error.response()
+    except Exception as error:  # a defect of this server: LoopbackHub.close() reports it
+        traceback.print_exc()
+        return JSONResponse({"error": repr(error)}, 500, {"X-Loopback-Defect": type(error).__name__})
+
+
+def is_private(request):
+    """Requests of the server itself and of the tests' look-ups: no fault hits them and no log shows them."""
+    secret = request.headers.get("authorization", "")
+    return (
+        request.path.startswith(CONTROL) or secret in ("Bearer hf_internal", "Bearer xet-own") or "own" in request.query
+    )
+
+
+def make_app(hub):
+    async def app(scope, receive, send):
+        assert scope["type"] == "http"
+        request, start = await read_request(hub, scope, receive), time.time()
+        if is_private(request):
+            await (await run_in_threadpool(respond, request))(scope, receive, send)
+            return
+
+        query = scope["query_string"].decode()
+        url = request.path + (f"?{query}" if query else "")
+        fault, response = take_fault(hub, request.method, url), None
+        if fault:
+            await asyncio.sleep(fault.delay)
+        if not fault or fault.applied or fault.drop == "body" or not (fault.status or fault.drop):
+            response = await run_in_threadpool(respond, request)
+        if fault and fault.status:
+            response = fault.response()
+        dropped = fault is not None and fault.drop
+        entry = {
+            "method": request.method,
+            "url": url,
+            "status": None if dropped else response.status_code,
+            "fault": fault is not None,
+            "bytes": len(request.body),
+            "user": request.token.user if request.token else None,
+            "time": start,
+            "seconds": time.time() - start,
+        }
+        if response is not None and "X-Loopback-Defect" in response.headers:
+            entry["defect"] = response.headers["X-Loopback-Defect"]
+        hub.log.append(entry)
+        if dropped:
+            await cut(send, response if fault.drop == "body" else None)
+        else:
+            await response(scope, receive, send)
+
+    return app
