@@ -9,10 +9,11 @@ from kit.seam import Answer, PageError
 
 ASK_AGAIN = {"looped", "degenerate"}
 # A tail is a loop when it repeats a unit of at most LOOP_UNIT characters over at least LOOP_SPAN characters (dot
-# leaders and ruled lines of forms stay below it). Compression: prose compresses 2 to 3 times, real tables up to 9,
-# loops from 6 to 330 times (345 blocks of a public run, and the cases of tests/unit/test_answers.py).
+# leaders and ruled lines of forms stay below it). Compression, runs of one character counted as three: prose compresses
+# 2 to 3 times, registers written to one formula 7, tables of numbers 7, loops that go on for a page 30 and more
+# (the texts of tests/unit/test_answers.py; 345 blocks of a public run: prose about 2, loops 6 to 330).
 LOOP_UNIT, LOOP_SPAN = 250, 200
-LOOP_BYTES, LOOP_RATIO, LOOP_RATIO_TABLE = 2000, 5.0, 14.0
+LOOP_BYTES, LOOP_RATIO, LOOP_RATIO_TABLE = 2000, 10.0, 20.0
 
 
 def flags_of(text, finish_reason):
@@ -36,7 +37,7 @@ def loops_at_end(text):
 
 
 def compresses_like_a_loop(text):
-    data = text.encode("utf-8", "replace")
+    data = re.sub(r"(.)\1{3,}", r"\1\1\1", text).encode("utf-8", "replace")
     if len(data) < LOOP_BYTES:
         return False
     table = text.count("<td") >= 20 or len(re.findall(r"^\s*\|.*\|\s*$", text, re.M)) >= 10

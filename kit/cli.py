@@ -5,7 +5,7 @@ import json
 import logging
 import os
 import sys
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 from kit.answers import complete, one_step
 from kit.publish import check_columns, check_output
@@ -145,7 +145,7 @@ def run_facts(options, recipe, source):
         "source": source.identity, "engine": options.engine, "versions": versions(),
         "sampling": {key: getattr(options, key) for key in recipe.get("sampling") or {}},
         "max_tokens": options.max_tokens, "max_model_len": options.max_model_len,
-        "timestamp": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "timestamp": datetime.now(UTC).isoformat(timespec="seconds"),
     }  # fmt: skip
 
 

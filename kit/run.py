@@ -103,7 +103,7 @@ def engine_rows(engine, items, steps, options, recipe, stop, results):
                 rebuilds += 1
                 if rebuilds > 3 + finished // 1000:
                     raise Stop(
-                        f"The engine died {rebuilds} times: {death}. Finished pages are safe; the same command resumes.",
+                        f"The engine died {rebuilds} times ({death}). Finished pages are safe; the same command resumes.",
                         code=1,
                     ) from death
                 say(f"The engine died with {len(ids)} units in flight ({death}); starting it again.")
@@ -174,8 +174,8 @@ def read_all(rows, results, tally, stop):
             tally.show()
             if tally.asked == tally.useless == FIRST_ANSWERS and not stop.is_set():
                 raise Stop(
-                    f"The first {FIRST_ANSWERS} answers are all errors or degenerate text, so something is wrong with the "
-                    f"setup, not the pages. The last one: {row['error'] or row['text'][:80]!r}. "
+                    f"The first {FIRST_ANSWERS} answers are all errors or degenerate text, so something is wrong with "
+                    f"the setup, not the pages. The last one: {row['error'] or row['text'][:80]!r}. "
                     "Run one page with --max-samples 1 --verbose; --retry-errors asks the failed pages again.",
                     code=1,
                 )
