@@ -25,8 +25,8 @@ class EngineDied(Exception):
 class Feed:
     """Decoded units for an engine. Those that were in flight when it died come last, few at a time, then alone.
 
-    `get(block)` gives the next (item, outcome), None if none is ready, and raises StopIteration at the end; the
-    outcome is (Unit, sha256) or the exception that decoding ended with. `limit` is the most units the engine may have
+    `get(block)` gives the next (item, outcome), None if none is ready, and raises StopIteration at the end; an engine
+    blocks only with nothing in flight. The outcome is (Unit, sha256) or the exception that decoding ended with. `limit` is the most units the engine may have
     in flight now (None: its own window). A unit that dies alone, or for the third time over all runs, is an error.
     """
 
@@ -52,6 +52,8 @@ class Feed:
             except StopIteration:
                 if not (self.suspects or self.given_up):
                     raise
+                if self.flying:  # the next group is smaller and must not share the engine with this one
+                    return None
                 level = min((self.deaths[item.id] for item in self.suspects), default=0)
                 group = [item for item in self.suspects if self.deaths[item.id] == level]
                 self.suspects = [item for item in self.suspects if self.deaths[item.id] != level]
