@@ -1,0 +1,175 @@
+"""Where results are kept, a folder here or in a bucket, and the patience that every write to the Hub needs."""
+
+import os
+import random
+import secrets
+import shutil
+import time
+from pathlib import Path
+
+from kit.seam import Stop, say
+
+FIRST_WAIT, LONGEST_WAIT, PATIENCE = 2.0, 60.0, 600.0  # seconds
+
+
+def persist(call):
+    """`call()`, again with growing waits while the Hub is busy: conflicts (409, 412), 408, 429, 5xx, lost connections.
+
+    A `Retry-After` is honoured. Needed because huggingface_hub 2.4 retries neither commits nor repository creation.
+    Raises the last error after PATIENCE seconds, any other error at once.
+    """
+    wait, end = FIRST_WAIT, time.monotonic() + PATIENCE
+    while True:
+        try:
+            return call()
+        except Exception as error:
+            asked = _seconds_asked(error)
+            pause = max(asked, wait * random.uniform(0.5, 1))
+            if not _is_passing(error) or time.monotonic() + pause > end:
+                raise
+            say(f"The Hub answered: {first_line(error)}. Trying again in {pause:.0f} s.")
+            time.sleep(pause)
+            wait = min(2 * wait, LONGEST_WAIT)
+
+
+def _is_passing(error):
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status is not None:
+        return status in (408, 409, 412, 425, 429) or status >= 500
+    transports = ("httpx", "httpx2", "httpcore", "requests", "urllib3")  # the client library differs by hub version
+    lost = isinstance(error, (ConnectionError, TimeoutError)) or type(error).__module__.split(".")[0] in transports
+    return lost or "xet" in f"{type(error).__module__} {error}".lower()  # hf_xet raises plain RuntimeErrors
+
+
+def _seconds_asked(error):
+    value = getattr(getattr(error, "response", None), "headers", {}).get("retry-after", "0")
+    return float(value) if value.isdigit() else 0.0
+
+
+def first_line(error):
+    """One line about an exception: its type and the first line of its message."""
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no message'}"
+
+
+def unique_stamp():
+    """A name part that sorts by time and is unique across processes and machines."""
+    return f"{time.time_ns() // 1_000_000:013d}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def output_layout(options):
+    """(config, folder in the repository, split) of what is published."""
+    return options.config or "default", options.config or "data", options.split or "train"
+
+
+def checkpoint_of(options):
+    """Where the parts of a run towards a Hub dataset are kept: a local path, or an `hf://buckets/...` URI."""
+    if options.checkpoint:
+        return options.checkpoint
+    name = "--".join(part.replace("/", "--") for part in (options.output, options.config) if part)
+    if os.environ.get("JOB_ID"):  # a job's own disk is gone when it ends
+        return f"hf://buckets/{options.output.split('/')[0]}/ocr-runs/{name}"
+    return f"./.ocr-runs/{name}"
+
+
+def open_storage(uri, create=True):
+    """A `LocalFolder` or a `BucketFolder`. Raises Stop where it cannot be made."""
+    if not uri.startswith("hf://buckets/"):
+        return LocalFolder(uri)
+    return BucketFolder(uri, create)
+
+
+class LocalFolder:
+    """Files under one folder. A file appears whole or not at all; what is half written lies under `.tmp`."""
+
+    def __init__(self, path):
+        self.where = str(path)
+        self.root = Path(path).expanduser()
+        self.scratch = self.root / ".tmp"
+
+    def list(self):
+        """All files, as a dict from relative path to size."""
+        found, folders = {}, [str(self.root)] if self.root.is_dir() else []
+        while folders:
+            for entry in os.scandir(folders.pop()):
+                if entry.is_dir(follow_symlinks=False):
+                    if entry.name != ".tmp":
+                        folders.append(entry.path)
+                else:
+                    found[os.path.relpath(entry.path, self.root).replace(os.sep, "/")] = entry.stat().st_size
+        return found
+
+    def open(self, name):
+        """A binary file to read."""
+        return open(self.root / name, "rb")
+
+    def write(self, files):
+        """Writes each of `files`, a dict from relative path to bytes. Raises OSError."""
+        self.scratch.mkdir(parents=True, exist_ok=True)
+        for name, data in files.items():
+            part, target = self.scratch / unique_stamp(), self.root / name
+            part.write_bytes(data)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(part, target)
+
+    def remove(self, names):
+        """Removes the files named, and the folder itself where that leaves it empty."""
+        for name in names:
+            (self.root / name).unlink(missing_ok=True)
+        self.tidy()
+        for folder in (self.root, self.root.parent):
+            if folder == self.root or folder.name == ".ocr-runs":
+                try:
+                    folder.rmdir()
+                except OSError:  # something else is kept there
+                    return
+
+    def tidy(self):
+        """Removes what killed runs left half written."""
+        shutil.rmtree(self.scratch, ignore_errors=True)
+
+
+class BucketFolder:
+    """The same methods over a folder of a bucket. Listing and writing wait out a busy Hub."""
+
+    scratch = None
+
+    def __init__(self, uri, create=True):
+        from huggingface_hub import HfApi, HfFileSystem
+
+        owner, name, *path = uri.removeprefix("hf://buckets/").strip("/").split("/")
+        self.where, self.bucket, self.prefix = uri, f"{owner}/{name}", "".join(f"{part}/" for part in path)
+        self.api, self.files = HfApi(), HfFileSystem(skip_instance_cache=True)
+        if create:
+            self._create()
+
+    def _create(self):
+        from huggingface_hub.errors import HfHubHTTPError
+
+        try:
+            persist(lambda: self.api.create_bucket(self.bucket, private=True, exist_ok=True))
+        except HfHubHTTPError as error:
+            raise Stop(
+                f"The bucket {self.bucket} cannot be made or written: {first_line(error)}. "
+                "Name another place: --checkpoint hf://buckets/OWNER/NAME/FOLDER or --checkpoint FOLDER."
+            ) from error
+
+    def list(self):
+        self.files.invalidate_cache()
+        tree = persist(lambda: list(self.api.list_bucket_tree(self.bucket, self.prefix or None, recursive=True)))
+        return {f.path.removeprefix(self.prefix): f.size for f in tree if f.type == "file"}
+
+    def open(self, name):
+        return persist(lambda: self.files.open(f"hf://buckets/{self.bucket}/{self.prefix}{name}", "rb"))
+
+    def write(self, files):
+        added = [(data, self.prefix + name) for name, data in files.items()]
+        if added:
+            persist(lambda: self.api.batch_bucket_files(self.bucket, add=added))
+
+    def remove(self, names):
+        gone = [self.prefix + name for name in names]
+        if gone:
+            persist(lambda: self.api.batch_bucket_files(self.bucket, delete=gone))
+
+    def tidy(self):
+        pass
