@@ -9,9 +9,10 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse
 
 from tests.hub.loopback import buckets, commits, discussions, files, jobs, repos, xet  # noqa: F401  (their routes)
-from tests.hub.loopback.auth import token_of
+from tests.hub.loopback.auth import INTERNAL, token_of
 from tests.hub.loopback.faults import CONTROL, cut, take_fault
 from tests.hub.loopback.http import HubError, Request, answer
+from tests.hub.loopback.xet import OWN_SECRET
 
 OWN_CREDENTIALS = ("/cas/", "/lfs/", CONTROL)  # routes that a Hub token does not guard
 
@@ -42,10 +43,8 @@ def respond(request):
 
 def is_private(request):
     """Requests of the server itself and of the tests' look-ups: no fault hits them and no log shows them."""
-    secret = request.headers.get("authorization", "")
-    return (
-        request.path.startswith(CONTROL) or secret in ("Bearer hf_internal", "Bearer xet-own") or "own" in request.query
-    )
+    secret = request.headers.get("authorization", "").removeprefix("Bearer ")
+    return request.path.startswith(CONTROL) or secret in (INTERNAL, OWN_SECRET) or "own" in request.query
 
 
 def make_app(hub):

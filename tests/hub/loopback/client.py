@@ -29,7 +29,7 @@ class LoopbackHub:
         self.root = Path(root).resolve()
         self.work = self.root / "work"
         self.work.mkdir(parents=True)
-        self.tokens = dict(TOKENS)
+        self.tokens, self.page = dict(TOKENS), page
         command = [sys.executable, "-m", "tests.hub.loopback", "--root", str(self.root), "--page", str(page)]
         with open(self.root / "server.log", "w") as log:
             self.process = subprocess.Popen(
@@ -45,6 +45,7 @@ class LoopbackHub:
             "HF_TOKEN": self.tokens["write"],
             "HF_HOME": str(self.root / "hf-home"),
             "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+            "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
             "HF_HUB_DISABLE_TELEMETRY": "1",
             "HF_HUB_DISABLE_UPDATE_CHECK": "1",
             "NO_PROXY": "127.0.0.1,localhost",
@@ -68,8 +69,8 @@ class LoopbackHub:
     def requests(self, pattern=None):
         """The requests so far, oldest first, whose "METHOD /path?query" matches the regular expression `pattern`.
 
-        Each is a dict: method, url, status (None if dropped), fault (bool), bytes, user, time, seconds. The server's own
-        requests and those of this class are left out.
+        Each is a dict: method, url, status (None if dropped), fault (bool), bytes, user, time, seconds. The server's
+        own requests and those of this class are left out.
         """
         log = self.call("GET", "/_loopback/requests")
         return [entry for entry in log if re.search(pattern or "", f"{entry['method']} {entry['url']}")]
@@ -164,7 +165,7 @@ class LoopbackHub:
         return self.call("GET", f"/api/{kind}s/{repo_id}/discussions?type=pull_request")["discussions"]
 
     def add_files(self, repo_id, files, kind="dataset", private=False, message="add files"):
-        """Commit {path: bytes or str} to main of a repo, made if missing. Files are regular ones, whatever their size."""
+        """Commit {path: bytes or str} to main of a repo, made if missing. None becomes LFS."""
         namespace, name = repo_id.split("/")
         try:
             repo = {"organization": namespace, "name": name, "type": kind, "private": private}

@@ -1,8 +1,8 @@
 """Running a job's command on this machine.
 
-A volume becomes a temporary folder with the content of its repo or bucket. The folder is not mounted: where the command,
-its arguments (also after `=`) and the environment name the mount path, the folder's path is put instead. New and
-changed files of a writable bucket go back to it when the job ends, however it ends.
+A volume becomes a temporary folder with the content of its repo or bucket. The folder is not mounted: where the
+command, its arguments (also after `=`) and the environment name the mount path, the folder's path is put instead. New
+and changed files of a writable bucket go back to it when the job ends, however it ends.
 
 Known simplifications: the command is not isolated; files appear in the bucket at the end of the job, not as they are
 closed; deleting in a mounted bucket does nothing; the image's own environment is this machine's, without its Hub login.

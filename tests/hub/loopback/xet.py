@@ -166,6 +166,22 @@ def telemetry(request):
     return {}
 
 
+def _range(start, end):
+    return {"start": start, "end": end}
+
+
+def merged(spans):
+    """Half-open spans as the fewest disjoint ones. hf_xet needs each term's chunks inside one link's range, also where
+    a file repeats itself and its terms overlap in a xorb; with one link per term it panics."""
+    whole = []
+    for first, last in sorted(spans):
+        if whole and first <= whole[-1][1]:
+            whole[-1] = (whole[-1][0], max(last, whole[-1][1]))
+        else:
+            whole.append((first, last))
+    return whole
+
+
 @route("GET", "/cas/v1/reconstructions/{name}")
 def reconstruction(request, name):
     """Where the chunks of a file, or of the asked byte range of it, lie. Chunk ranges exclude, byte ranges include."""
@@ -178,7 +194,7 @@ def reconstruction(request, name):
     if wanted and low >= file.size:
         return Response(status_code=416)
 
-    at, offset, terms, fetches = 0, None, [], {}
+    at, offset, terms, spans = 0, None, [], {}
     for term in file.terms:
         chunks, used = xorb_chunks(hub, term.xorb), []
         for index in range(term.first, term.last):
@@ -188,16 +204,17 @@ def reconstruction(request, name):
                 offset = low - at if offset is None else offset
             at += size
         if used:
-            span = {"start": used[0], "end": used[-1] + 1}
+            span = (used[0], used[-1] + 1)
             unpacked = sum(chunks[index][2] for index in used)
-            terms.append({"hash": term.xorb, "unpacked_length": unpacked, "range": span})
-            # The CAS answers with links that need no header, so the server's own reads are marked in the link.
-            own = "?own=1" if request.headers["authorization"].endswith(OWN_SECRET) else ""
-            fetches.setdefault(term.xorb, []).append(
-                {
-                    "range": span,
-                    "url": f"{hub.url}/cas/v1/xorb-bytes/{term.xorb}{own}",
-                    "url_range": {"start": chunks[used[0]][0], "end": chunks[used[-1]][1] - 1},
-                }
-            )
+            spans.setdefault(term.xorb, []).append(span)
+            terms.append({"hash": term.xorb, "unpacked_length": unpacked, "range": _range(*span)})
+    # The CAS answers with links that need no header, so the server's own reads are marked in the link.
+    own = "?own=1" if request.headers["authorization"].endswith(OWN_SECRET) else ""
+    fetches = {}
+    for xorb, wanted in spans.items():
+        chunks, url = xorb_chunks(hub, xorb), f"{hub.url}/cas/v1/xorb-bytes/{xorb}{own}"
+        fetches[xorb] = [
+            {"range": _range(first, last), "url": url, "url_range": _range(chunks[first][0], chunks[last - 1][1] - 1)}
+            for first, last in merged(wanted)
+        ]
     return {"offset_into_first_range": offset or 0, "terms": terms, "fetch_info": fetches}
