@@ -13,8 +13,9 @@ import builtins
 import re
 import sys
 import tomllib
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -50,37 +51,113 @@ PACKAGES = {
     "yaml": "pyyaml",
 }
 COMES_WITH = {
-    "datasets": {"huggingface-hub", "pyarrow", "fsspec", "numpy", "pandas"},
-    "huggingface-hub": {"fsspec"},
+    "datasets": {"huggingface-hub", "pyarrow", "fsspec", "numpy", "pandas", "packaging"},
+    "huggingface-hub": {"fsspec", "packaging", "httpx2"},
     "saturate": {"httpx2", "pyarrow", "fsspec"},
     "rapidocr": {"numpy", "pillow"},
     "vllm": {"torch", "transformers", "numpy", "pillow"},
     "gradio": {"huggingface-hub", "numpy", "pandas", "pillow"},
 }
+# Decoders of rare formats: kit/pages.py says how to add them where a page needs one.
+OPTIONAL = {"imagecodecs", "pillow-heif"}
 ON_THE_IMAGE = {"vllm", "sglang", "torch", "transformers"}
+NEW_IN_311 = ("UTC", "StrEnum", "Self", "Never", "assert_never", "TaskGroup", "ExceptionGroup", "chdir")
 # Packages that a file of the same name would hide from the recipe or from the model's own code.
 SHADOWED = {"chandra", "docling", "glmocr", "lift", "marker", "mineru", "paddleocr", "saturate", "surya", "tesserocr"}
 # `PYTHONPATH` of an image older than this breaks the driver's own packages, so there only the server uses the image.
 OLDEST_SHARED_IMAGE = (0, 23)
 HEADER = re.compile(r"^# /// script\n(?P<body>(?:#(?: .*)?\n)+)# ///$", re.MULTILINE)
+REGION = re.compile(r"^# >>> (kit/\w+\.py)$.*?^# <<< \1$\n", re.MULTILINE | re.DOTALL)
 PIN = re.compile(r"===?|~=|!=|<=?|@|git\+")
 REASON = re.compile(r"\b(loosen|until|once|when|drop|lift|remove)", re.IGNORECASE)
 
 
+# What no file may contain: (pattern, what is wrong, what to do).
+TEXTS = (
+    (re.compile(r":/data\b(?!/)"), "mounts on /data, which jobs reserve", "mount on /in and /out"),
+    (
+        re.compile(r"\[(?:[A-Z0-9]+ )?(?:ERROR|FAILED|EMPTY)\]"),
+        "writes a sentinel text",
+        "leave text null and say why in ocr_error",
+    ),
+    (
+        re.compile(r"HF_HUB_ENABLE_HF_TRANSFER"),
+        "names HF_HUB_ENABLE_HF_TRANSFER, which does nothing any more",
+        "remove it",
+    ),
+    (re.compile(r"\bhf_[A-Za-z0-9]{20,}"), "holds what looks like a token", "remove it and revoke the token"),
+)
+
+
+class Facts(NamedTuple):
+    """What the rules need to know of a piece of Python."""
+
+    imports: list  # (line, module, whether inside a function, whether a missing package is caught)
+    strings: set
+    calls: set
+    names: set  # of functions and classes at top level
+    late: list  # (line, variable, line of the vllm import above it)
+
+
+def facts_of(tree):
+    imports, strings, calls, late = [], set(), set(), []
+
+    def visit(node, inside, caught):
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.ImportFrom):
+                imports.append((child.lineno, "." * child.level + (child.module or ""), inside, caught))
+            elif isinstance(child, ast.Import):
+                imports.extend((child.lineno, alias.name, inside, caught) for alias in child.names)
+            elif isinstance(child, ast.Constant) and isinstance(child.value, str):
+                strings.add(child.value)
+                above = [line for line, module, within, _ in imports if within and module.split(".")[0] == "vllm"]
+                if child.value.startswith("VLLM_") and inside and above and above[-1] > inside:
+                    late.append((child.lineno, child.value, above[-1]))
+            elif isinstance(child, ast.Call) and isinstance(child.func, ast.Name):
+                calls.add(child.func.id)
+            optional = isinstance(child, ast.Try | ast.With) and "ImportError" in ast.dump(child)
+            function = isinstance(child, ast.FunctionDef | ast.Lambda)
+            visit(child, inside or (child.lineno if function else 0), caught or optional)
+
+    visit(tree, 0, False)
+    names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    return Facts(imports, strings, calls, names, late)
+
+
+@cache
+def facts_of_region(text):
+    """Facts of one stamped module: the same text in every recipe, so it is read once."""
+    return facts_of(ast.parse(text))
+
+
 class File:
-    """One file of ocr/, parsed once. `entry` is its catalogue entry or None."""
+    """One file of ocr/. `tree` and `facts` are those of its own text; `regions` has the stamped modules.
+
+    `entry` is its catalogue entry or None.
+    """
 
     def __init__(self, shown, text, entry=None):
         self.shown, self.text, self.entry = shown, text, entry
         self.name = shown.rpartition("/")[2]
         self.stem = self.name.removesuffix(".py")
         self.lines = text.splitlines()
-        self.tree = ast.parse(text)
+        # The shared part is blanked rather than cut, so that line numbers stay those of the file.
+        self.own = REGION.sub(lambda found: "\n" * found[0].count("\n"), text)
+        self.tree = ast.parse(self.own)
+        self.facts = facts_of(self.tree)
         self.docstring = ast.get_docstring(self.tree) or ""
 
     def line_of(self, needle, default=1):
         """Number of the first line that contains the text."""
         return next((number for number, line in enumerate(self.lines, 1) if needle in line), default)
+
+    @cached_property
+    def regions(self):
+        """(line number, facts) of each stamped module."""
+        return [
+            (self.text.count("\n", 0, found.start()) + 1, facts_of_region(found[0]))
+            for found in REGION.finditer(self.text)
+        ]
 
     @cached_property
     def header(self):
@@ -99,10 +176,8 @@ class File:
     def header_lines(self):
         """(line number, text) of the metadata block."""
         found = HEADER.search(self.text)
-        if not found:
-            return []
-        first = self.text.count("\n", 0, found.start()) + 1
-        return list(enumerate(found[0].splitlines(), first))
+        first = self.text.count("\n", 0, found.start()) + 1 if found else 0
+        return list(enumerate(found[0].splitlines(), first)) if found else []
 
     @cached_property
     def table(self):
@@ -122,30 +197,11 @@ class File:
 
     @cached_property
     def is_recipe(self):
-        return any(
-            isinstance(node, ast.Assign) and getattr(node.targets[0], "id", None) == "RECIPE" for node in self.tree.body
-        )
+        return bool(re.search(r"(?m)^RECIPE = ", self.own))
 
     @cached_property
     def functions(self):
         return {node.name for node in self.tree.body if isinstance(node, ast.FunctionDef)}
-
-    @cached_property
-    def imports(self):
-        """(line, top package, whether inside a function, whether a missing package is caught) of every import."""
-        found = []
-
-        def visit(node, inside, caught):
-            for child in ast.iter_child_nodes(node):
-                if isinstance(child, ast.ImportFrom):
-                    found.append((child.lineno, "." * child.level + (child.module or ""), inside, caught))
-                elif isinstance(child, ast.Import):
-                    found.extend((child.lineno, alias.name, inside, caught) for alias in child.names)
-                guards = isinstance(child, ast.Try | ast.With) and "Error" in ast.unparse(child)
-                visit(child, inside or isinstance(child, ast.FunctionDef | ast.Lambda), caught or guards)
-
-        visit(self.tree, False, False)
-        return found
 
     @cached_property
     def dependencies(self):
@@ -198,7 +254,7 @@ def header_jobs(file):
         return
     wanted = {"flavor", "secrets", "timeout"}
     if file.recipe.get("engine") == "vllm":
-        wanted |= {"image", "python", "env"}
+        wanted |= {"image"} if "server_python" in file.recipe else {"image", "python", "env"}
     for key in sorted(wanted - set(file.job)):
         yield line, f"[tool.hf-jobs] lacks `{key}`", "add it, so that the bare `hf jobs uv run` command is enough"
     if "secrets" in file.job and "HF_TOKEN" not in file.job["secrets"]:
@@ -210,18 +266,19 @@ def header_image(file):
     if not isinstance(image, str):
         return
     line = file.line_of("# image =")
-    tag = re.search(r":v?(\d+)\.(\d+)", image.partition("@")[0])
     if "@sha256:" not in image and (":" not in image.rpartition("/")[2] or re.search(r":(latest|nightly)$", image)):
         yield line, f"image `{image}` moves", "pin a version tag or a digest"
-    alone = image.startswith("vllm/vllm-openai:") and tag and (int(tag[1]), int(tag[2])) < OLDEST_SHARED_IMAGE
-    shares = "PYTHONPATH" in file.job.get("env", {})
-    if alone and shares:
+    tag = re.match(r"vllm/vllm-openai:v(\d+)\.(\d+)", image)
+    alone = "server_python" in file.recipe
+    if not alone and tag and (int(tag[1]), int(tag[2])) < OLDEST_SHARED_IMAGE:
         yield (
             line,
-            f"PYTHONPATH puts the old packages of `{image}` before the script's own, which breaks datasets",
-            "leave PYTHONPATH and python out; the server alone runs with the image's interpreter",
+            f"the old packages of `{image}` would hide the script's own, which breaks datasets",
+            "leave python and PYTHONPATH out, and give RECIPE `server_python`: the image's interpreter for the server",
         )
-    elif not alone and not (shares and "python" in file.job):
+    elif alone and {"python", "PYTHONPATH"} & {*file.job, *file.job.get("env", {})}:
+        yield line, "`server_python` keeps the image's packages apart, PYTHONPATH mixes them in", "leave one out"
+    elif not alone and not ("python" in file.job and "PYTHONPATH" in file.job.get("env", {})):
         yield line, "an image without `python` and `PYTHONPATH` hides its packages from the script", "add both"
     if file.is_recipe and not alone:
         for part in (image, "PYTHONPATH"):
@@ -260,14 +317,14 @@ def header_pins(file):
         above = ""
 
 
-def mounts(file):
-    for number, line in enumerate(file.lines, 1):
-        if re.search(r":/data\b(?!/)", line) or re.search(r"hf://\S+:/data", line):
-            yield number, "mounts on /data, which jobs reserve", "mount on /in and /out"
+def text(file):
+    for pattern, what, do in TEXTS:
+        for found in pattern.finditer(file.text):
+            yield file.text.count("\n", 0, found.start()) + 1, what, do
 
 
 def imports_stand_alone(file):
-    for line, module, inside, _ in file.imports:
+    for line, module, inside, _ in file.facts.imports:
         top = module.split(".")[0]
         if module.startswith(".") or top in ("kit", "tools", "ocr"):
             yield line, f"imports `{module}`, which is not there when the file runs from a URL", "stamp or copy it"
@@ -279,6 +336,16 @@ def imports_stand_alone(file):
             )
 
 
+def python_floor(file):
+    """Nothing newer than the oldest Python that the metadata allows."""
+    if ">=3.10" not in file.header.get("requires-python", ""):
+        return
+    imported = re.compile(rf"^ *from (\w+) import .*\b({'|'.join(NEW_IN_311)})\b|^ *import (tomllib)$", re.MULTILINE)
+    for found in imported.finditer(file.text):
+        line = file.text.count("\n", 0, found.start()) + 1
+        yield line, f"`{found[2] or found[3]}` came with Python 3.11", "write it for 3.10, or raise requires-python"
+
+
 def imports_declared(file):
     if not file.header:
         return
@@ -287,48 +354,28 @@ def imports_declared(file):
         known |= COMES_WITH.get(name, set())
     if "image" in file.job or file.recipe.get("engine") == "vllm":
         known |= ON_THE_IMAGE
-    said = set()
-    for line, module, inside, caught in file.imports:
+    known |= OPTIONAL
+    found = list(file.facts.imports)
+    for at, facts in file.regions:
+        found += [(at, module, inside, caught) for _, module, inside, caught in facts.imports]
+    for line, module, inside, caught in found:
         top = module.split(".")[0]
         package = normal(PACKAGES.get(top, top))
         if not inside or caught or top in sys.stdlib_module_names or top in ("", "kit", "tools", "ocr"):
             continue
-        if package not in known and package not in said:
-            said.add(package)
+        if package not in known:
+            known.add(package)
             yield line, f"imports `{module}`, which the metadata does not declare", f"add `{package}` to dependencies"
 
 
 def guards(file):
     """Switches of vLLM are read when it is imported."""
-    for function in ast.walk(file.tree):
-        if not isinstance(function, ast.FunctionDef):
-            continue
-        imported = None
-        for node in sorted((n for n in ast.walk(function) if hasattr(n, "lineno")), key=lambda n: n.lineno):
-            modules = [a.name for a in node.names] if isinstance(node, ast.Import) else []
-            modules += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            if any(module.split(".")[0] == "vllm" for module in modules):
-                imported = imported or node.lineno
-            elif imported and isinstance(node, ast.Constant) and str(node.value).startswith("VLLM_"):
-                yield node.lineno, f"`{node.value}` is set after vllm was imported (line {imported})", "set it before"
-    if file.recipe.get("engine") == "vllm" and "VLLM_USE_FLASHINFER_SAMPLER" not in file.text:
-        yield 1, "never sets VLLM_USE_FLASHINFER_SAMPLER", "stamp the kit module that sets it before vllm is imported"
-
-
-def text(file):
-    patterns = [
-        (
-            r"\[(?:[A-Z0-9]+ )?(?:ERROR|FAILED|EMPTY)\]",
-            "writes a sentinel text",
-            "leave text null and say why in ocr_error",
-        ),
-        (r"HF_HUB_ENABLE_HF_TRANSFER", "sets HF_HUB_ENABLE_HF_TRANSFER, which does nothing any more", "remove it"),
-        (r"\bhf_[A-Za-z0-9]{20,}", "holds what looks like a token", "remove it and revoke the token"),
-    ]
-    for number, line in enumerate(file.lines, 1):
-        for pattern, what, do in patterns:
-            if re.search(pattern, line):
-                yield number, what, do
+    for at, facts in [(None, file.facts), *file.regions]:
+        for line, name, imported in facts.late:
+            yield at or line, f"`{name}` is set after vllm was imported (line {imported})", "set it before"
+    if file.recipe.get("engine") == "vllm":
+        if not any("VLLM_USE_FLASHINFER_SAMPLER" in facts.strings for _, facts in file.regions):
+            yield 1, "never sets VLLM_USE_FLASHINFER_SAMPLER", "stamp the module that sets it before vllm is imported"
 
 
 def file_name(file):
@@ -382,7 +429,10 @@ def recipe_literal(file):
 
 
 def recipe_sourced(file):
-    """Every value has its source in a comment on its line, the line above, or on the table that holds it."""
+    """Every value has its source in a comment on its line, the line above, or on the table that holds it.
+
+    A table with a `reason` among its values needs no comment.
+    """
     if not file.table:
         return
 
@@ -396,6 +446,8 @@ def recipe_sourced(file):
         for key, value in zip(table.keys, table.values, strict=True):
             name = path + [str(getattr(key, "value", "?"))]
             if name[0] in OWN_VALUES or key is None or sourced(key, value):
+                continue
+            if isinstance(value, ast.Dict) and any(getattr(k, "value", None) == "reason" for k in value.keys):
                 continue
             if isinstance(value, ast.Dict) and value.lineno != value.end_lineno:
                 yield from visit(value, name)
@@ -444,16 +496,14 @@ def recipe_bounds(file):
 
 def recipe_read(file):
     """A key of RECIPE that nothing reads is a typo or dead."""
-    if not file.table:
+    if not file.table or not file.regions:
         return
-    inside = {id(node) for node in ast.walk(file.table)}
-    read = {
-        node.value
-        for node in ast.walk(file.tree)
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inside
-    }
+    rest = [node for node in file.tree.body if getattr(node, "value", None) is not file.table]
+    read = {"image_tokens"} | facts_of(ast.Module(rest, [])).strings
+    for _, facts in file.regions:
+        read |= facts.strings
     for key in file.table.keys:
-        if key.value not in read | {"image_tokens"} and "# >>> kit/" in file.text:
+        if key.value not in read:
             yield key.lineno, f"nothing reads RECIPE `{key.value}`", "correct the spelling or remove it"
 
 
@@ -464,23 +514,45 @@ def recipe_shared(file):
     if not sync.OPEN.search(file.text):
         yield len(file.lines), "has no shared part", "add the line `# >>> shared part: auto` and run tools/sync.py"
         return
-    called = {getattr(node.func, "id", "") for node in ast.walk(file.tree) if isinstance(node, ast.Call)}
-    if "check_columns" not in called:
+    if not any("check_columns" in facts.calls for _, facts in file.regions):
         line = file.line_of("# >>> shared part")
         yield line, "never calls check_columns, the guard for output columns that exist", "stamp cli and publish"
-    block = next(
-        (node for node in file.tree.body if isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)), None
-    )
-    calls = [node for node in ast.walk(block) if isinstance(node, ast.Call)] if block else []
-    call = next((call for call in calls if getattr(call.func, "id", "") == "main"), None)
+    call = main_call(file)
     if not call:
         yield len(file.lines), "does not call main", 'end with `if __name__ == "__main__": main(...)`'
         return
     imported = [node for node in file.tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
-    defined = sync.top_level_names(file.text, file.shown) | {i.binds for i in sync.imports_of(imported)}
+    defined = sync.top_level_names(file.own, file.shown) | {i.binds for i in sync.imports_of(imported)}
+    for _, facts in file.regions:
+        defined |= facts.names
     for node in ast.walk(call):
         if isinstance(node, ast.Name) and node.id not in defined and not hasattr(builtins, node.id):
             yield node.lineno, f"passes `{node.id}` to main, which is not defined", "define it or leave it out"
+
+
+def main_call(file):
+    """The call of `main` in the last block of the file, or None."""
+    for node in file.tree.body:
+        if isinstance(node, ast.If) and "__name__" in ast.unparse(node.test):
+            for call in ast.walk(node):
+                if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "main":
+                    return call
+    return None
+
+
+def default_engine(file):
+    """The first of the engines given to `main`."""
+    call = main_call(file)
+    values = [*call.args[1:2], *(word.value for word in call.keywords if word.arg == "engines")] if call else []
+    return values[0].keys[0].value if values and isinstance(values[0], ast.Dict) and values[0].keys else None
+
+
+def vllm_words(window):
+    """The window of vLLM versions as the catalogue writes it, or None."""
+    if not isinstance(window, dict):
+        return window or None
+    words = [f"{sign}{window[key]}" for key, sign in (("min", ">="), ("below", "<")) if window.get(key)]
+    return ", ".join(words + [f"!={version}" for version in window.get("exclude", ())])
 
 
 def catalogue(file):
@@ -498,6 +570,8 @@ def catalogue(file):
         ("blocks_column", file.recipe.get("blocks_column"), file.line_of('"blocks_column":')),
         ("image", file.job.get("image"), file.line_of("# image =")),
         ("flavor", file.job.get("flavor"), file.line_of("# flavor =")),
+        ("vllm", vllm_words(file.recipe.get("vllm")), file.line_of('"vllm":')),
+        ("engine_default", default_engine(file), file.line_of("engines=", len(file.lines))),
         ("title", file.docstring.partition(":")[0], file.line_of('"""')),
     ]
     for key, found, line in pairs:
@@ -518,8 +592,8 @@ RULES = (
     header_jobs,
     header_image,
     header_pins,
-    mounts,
     imports_stand_alone,
+    python_floor,
     imports_declared,
     guards,
     text,
@@ -567,7 +641,7 @@ FIELDS = {
     "sources": list,
     "notes": str | None,
 }
-OPTIONAL = {"licence_note", "variant_of", "defaults", "summary"}
+OPTIONAL_FIELDS = {"licence_note", "variant_of", "defaults", "summary"}
 
 
 def check_entries(entries, stems):
@@ -575,7 +649,7 @@ def check_entries(entries, stems):
     for entry in entries:
         name = entry.get("name")
         at = f"models.json:1: {name}"
-        for key in set(entry) - set(FIELDS) - OPTIONAL:
+        for key in set(entry) - set(FIELDS) - OPTIONAL_FIELDS:
             yield f"{at}: `{key}` is no field; correct it or add it to FIELDS in tools/check.py"
         for key, kind in FIELDS.items():
             value = entry.get(key)

@@ -16,6 +16,7 @@ a whole file from another recipe. Needs Python 3.11 and nothing else.
 
 import argparse
 import ast
+import builtins
 import difflib
 import json
 import os
@@ -32,6 +33,7 @@ OPEN = re.compile(r"^# >>> shared part:[ ]*([\w ]*?)[ ]*(\(.*)?$", re.MULTILINE)
 CLOSE = "# <<< shared part\n"
 IMPORTS = re.compile(r"\n*^# >>> shared imports$.*?^# <<< shared imports$\n", re.MULTILINE | re.DOTALL)
 LINE_LENGTH = 120
+BUILTINS = {*dir(builtins), "__file__"}
 
 
 class Problem(Exception):
@@ -213,6 +215,10 @@ def used_names(text, path):
     return set(walk(symtable.symtable(text, str(path), "exec")))
 
 
+def all_imports(tree):
+    return [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
 def import_lines(imports):
     """Import statements in isort's order: plain ones first, members constants, classes, functions."""
 
@@ -244,9 +250,11 @@ def stamp(text, kit, path="recipe"):
     own = above + "\n" + below
     tree = parse_file(own, path)
     own_names = top_level_names(own, path)
-    auto = asked == ["auto"]
-    stems = kit.closure(kit.owner_of(used_names(own, path) - own_names)) if auto else asked
+    used = used_names(own, path) - own_names - {i.binds for i in imports_of(all_imports(tree))} - BUILTINS
+    stems = kit.closure(kit.owner_of(used)) if asked == ["auto"] else asked
     modules = [kit.module(stem) for stem in stems]
+    for name in sorted(used.difference(*(module.names for module in modules))):
+        raise Problem(f"{path}: `{name}` is defined neither here nor in kit/; correct it, or wait for its module")
     for module in modules:
         for need, names in module.needs.items():
             if need not in stems:

@@ -183,9 +183,11 @@ def test_edits_of_the_model_part_survive(house):
 
 def test_an_own_import_is_not_repeated(house):
     path = house / "ocr/toy.py"
-    path.write_text(path.read_text().replace("import re\n", "import os\nfrom dataclasses import dataclass\n", 1))
+    path.write_text(
+        path.read_text().replace("import re\n", "import os\nimport re\nfrom dataclasses import dataclass\n", 1)
+    )
     block = stamped(house).partition("# >>> shared imports")[2].partition("# <<<")[0]
-    assert block.split("\n")[2:-2] == ["import re", "import sys", "from dataclasses import field"]
+    assert block.split("\n")[2:-2] == ["import sys", "from dataclasses import field"]
 
 
 def test_named_modules_must_be_closed(house):
@@ -258,6 +260,14 @@ def test_a_shared_part_without_its_end(house):
     path.write_text(path.read_text().replace("# <<< shared part\n", ""))
     assert "put back its last line" in problems_of(house)[0]
     assert run(house).returncode == 1
+
+
+def test_a_name_that_is_nowhere(house):
+    path = house / "ocr/toy.py"
+    path.write_text(RECIPE.replace("main(RECIPE)", "mian(RECIPE)"))
+    assert problems_of(house) == [
+        "ocr/toy.py: `mian` is defined neither here nor in kit/; correct it, or wait for its module"
+    ]
 
 
 def test_named_files_only(house):
