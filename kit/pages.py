@@ -16,7 +16,7 @@ PAGE_PIXELS = 50_000_000
 # and PDF are reduced while they are decoded and seldom come near it.
 PAGE_BYTES = 2 * 2**30
 # Named, so that no file starts Ghostscript (EPS, PDF) or meets a format without a signature (TGA).
-PILLOW_FORMATS = ("AVIF", "BMP", "GIF", "ICO", "JPEG", "JPEG2000", "MPO", "PCX", "PNG", "PPM", "TIFF", "WEBP")
+PILLOW_FORMATS = ("AVIF", "BMP", "GIF", "ICO", "JPEG", "JPEG2000", "PCX", "PNG", "PPM", "TIFF", "WEBP")
 TIFF_SIGNATURES = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 MULTI_PAGE_SIGNATURES = (*TIFF_SIGNATURES, b"GIF8")
 HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
@@ -48,7 +48,7 @@ def open_page(data, frame=0, *, dpi=200, bounds=None):
     orientation = _orientation(image)
     if orientation > 4:
         size = size[::-1]
-    image = _flatten(image, shrink=math.ceil(math.sqrt(image.width * image.height / PAGE_PIXELS)))
+    image = _flatten(image, shrink=max(1, math.isqrt(image.width * image.height // PAGE_PIXELS)))
     if partial:
         image = _whiten_missing_rows(image)
     image = _turn_upright(fit(image, bounds), orientation).convert("RGB")
@@ -69,21 +69,34 @@ def count_pages(data):
         if not head.startswith(MULTI_PAGE_SIGNATURES):
             return 1
         try:
-            return sum(1 for _ in _page_frames(_pillow_open(stream)))
+            image = _pillow_open(stream)
+        except Exception:  # imagecodecs may read it, or open_page says what is wrong
+            return 1
+        try:
+            return sum(1 for _ in _page_frames(image))
         except Exception as error:
             raise PageError(_describe(head, error)) from error
 
 
 def fit(image, bounds):
-    """`image` reduced, never enlarged, to `bounds`: `max_side`, `max_pixels`, `resample` ("lanczos" or "bicubic")."""
+    """`image` reduced, never enlarged, to `bounds` and to PAGE_PIXELS.
+
+    `bounds` may have `max_side`, `max_pixels` and `resample` ("lanczos", the default, or "bicubic").
+    """
     size = _fitted_size(image.size, bounds)
     if size == image.size:
         return image
     from PIL import Image
 
-    resample = Image.Resampling[(bounds.get("resample") or "lanczos").upper()]
+    resample = Image.Resampling[((bounds or {}).get("resample") or "lanczos").upper()]
     # At a gap of 3 the result is indistinguishable from a full resampling (Pillow's documentation).
     return image.resize(size, resample, reducing_gap=3.0)
+
+
+def image_bounds(options, recipe):
+    """The recipe's bounds for `fit`, with a recipe's own `--max-pixels` or `--max-side` (0 for none) in their place."""
+    chosen = {key: getattr(options, key, None) for key in ("max_side", "max_pixels")}
+    return (recipe.get("image") or {}) | {key: value for key, value in chosen.items() if value is not None}
 
 
 def source_bytes(data):
@@ -153,9 +166,10 @@ def _describe(head, error):
 
 
 def _fitted_size(size, bounds):
-    width, height = size
-    max_side, max_pixels = ((bounds or {}).get(key) or math.inf for key in ("max_side", "max_pixels"))
-    scale = min(1.0, max_side / max(size), math.sqrt(max_pixels / (width * height)))
+    bounds = bounds or {}
+    max_pixels = min(bounds.get("max_pixels") or PAGE_PIXELS, PAGE_PIXELS)
+    max_side = bounds.get("max_side") or max(size)
+    scale = min(1.0, max_side / max(size), math.sqrt(max_pixels / math.prod(size)))
     return tuple(max(1, math.floor(side * scale + 1e-6)) for side in size)
 
 
@@ -175,7 +189,7 @@ def _pillow_decode(stream, head, frame, bounds):
             raise PageError(f"there is no page {frame + 1}: the file has {sum(1 for _ in _page_frames(image))}")
         image.seek(number)
     size = image.size
-    target = _fitted_size(_fitted_size(size, bounds), {"max_pixels": PAGE_PIXELS})
+    target = _fitted_size(size, bounds)
     if image.format in ("JPEG", "MPO"):
         image.draft(None, target)
     elif image.format == "JPEG2000":
@@ -202,13 +216,16 @@ def _pillow_decode(stream, head, frame, bounds):
 
 
 def _page_frames(image):
-    """Frame numbers of the pages of a TIFF or GIF. Reduced copies in a TIFF (NewSubfileType, tag 254, bit 0) are none."""
+    """Frame numbers of the pages of a TIFF or GIF; reduced copies in a TIFF (tag 254, bit 0) are not pages."""
+    if image.format == "GIF":
+        yield from range(image.n_frames)
+        return
     for frame in itertools.count():
         try:
             image.seek(frame)
         except EOFError:
             return
-        if frame == 0 or image.format != "TIFF" or not image.tag_v2.get(254, 0) & 1:
+        if frame == 0 or not image.tag_v2.get(254, 0) & 1:
             yield frame
 
 
@@ -312,20 +329,15 @@ def _flatten(image, shrink=1):
         low, high = _white_and_black(np.asarray(image))
         inverted = image.format == "TIFF" and image.tag_v2.get(262) == 0  # white is zero; Pillow inverts 8 bits only
         scale = (high, low) if inverted else (low, high)
-    rows = image.height
-    if shrink > 1 or scale:
-        rows = shrink * max(1, 2**24 // (image.width * shrink))
-    bands = []
+    if shrink == 1 and not scale:
+        return _on_white(image, None)
+    rows = shrink * max(1, 2**24 // (image.width * shrink))
+    flat = None
     for top in range(0, image.height, rows):
-        band = image.crop((0, top, image.width, min(top + rows, image.height))) if rows < image.height else image
-        bands.append(_on_white(band, scale).reduce(shrink) if shrink > 1 else _on_white(band, scale))
-    if len(bands) == 1:
-        return bands[0]
-    flat = Image.new(bands[0].mode, (bands[0].width, sum(band.height for band in bands)))
-    top = 0
-    for band in bands:
-        flat.paste(band, (0, top))
-        top += band.height
+        band = image.crop((0, top, image.width, min(top + rows, image.height)))
+        band = _on_white(band, scale).reduce(shrink)
+        flat = flat or Image.new(band.mode, (band.width, math.ceil(image.height / shrink)))
+        flat.paste(band, (0, top // shrink))
     return flat
 
 
@@ -337,7 +349,7 @@ def _on_white(image, scale):
 
         return Image.fromarray(_scaled_to_8_bits(np.asarray(image), *scale))
     if image.has_transparency_data:
-        image = image.convert("RGBA")
+        image = image if image.mode == "RGBA" else image.convert("RGBA")
         page = Image.new("RGB", image.size, "white")
         page.paste(image, mask=image.getchannel("A"))
         return page
@@ -394,11 +406,10 @@ def _open_pdf(source, version):
         document = pypdfium2.PdfDocument(source)
         document.init_forms()
     except Exception as error:
-        if getattr(error, "err_code", None) == 4:  # FPDF_ERR_PASSWORD
+        # For a PDF without pages pdfium reports its last error code, whatever file that came from.
+        if getattr(error, "err_code", None) == 4 and b"/Encrypt" in source_bytes(source):  # FPDF_ERR_PASSWORD
             raise PageError("the PDF is encrypted and needs a password; remove it with `qpdf --decrypt`") from error
-        raise PageError(f"a broken PDF: {error}") from error
-    if not len(document):
-        raise PageError("the PDF has no pages")
+        raise PageError(f"the PDF is broken or has no pages ({error})") from error
     return document
 
 
@@ -410,13 +421,9 @@ def _pdf_page(data, frame, dpi, bounds):
         try:
             page = document[frame]
             width, height = (math.ceil(points * dpi / 72) for points in page.get_size())
-            if width < 1 or height < 1:
-                raise PageError(f"page {frame + 1} of the PDF has no area: {page.get_size()} points")
             scale = min(1.0, math.sqrt(PAGE_PIXELS / (width * height)))
             image = page.render(scale=scale * dpi / 72, rev_byteorder=True).to_pil()
             page.close()
-        except PageError:
-            raise
         except Exception as error:
             raise PageError(f"page {frame + 1} of the PDF cannot be rendered: {error}") from error
     return Page(fit(image.convert("RGB"), bounds), width, height, dpi=dpi)
