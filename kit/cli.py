@@ -56,7 +56,9 @@ def option_parser(recipe, add_options=None):
     add("--window", "--batch-size", type=positive, help="pages in flight (default: from the engine and the memory)")
     add("--retries", type=int, default=1, help="times a looping or broken answer is asked again (default 1)")
     for key, value in (recipe.get("sampling") or {}).items():
-        add("--" + key.replace("_", "-"), type=type(value), default=value, help=f"{key} (default {value})")
+        by_task = recipe.get("task_sampling", {}).items()
+        default = ", ".join([str(value), *(f"{own[key]} for {task}" for task, own in by_task if key in own)])
+        add("--" + key.replace("_", "-"), type=type(value), help=f"{key} (default {default})")
 
     add("--config", help="config of the output dataset")
     add("--create-pr", action="store_true", help="publish as a pull request")
@@ -93,6 +95,9 @@ def settle(options, recipe, engines):
     """Fills in what depends on other options. Raises Stop(2) for options that contradict each other."""
     options.max_tokens_given = options.max_tokens is not None
     options.max_tokens = options.max_tokens or recipe.get("max_tokens")
+    for key, value in ((recipe.get("sampling") or {}) | recipe.get("task_sampling", {}).get(options.task, {})).items():
+        if getattr(options, key) is None:
+            setattr(options, key, value)
     if options.endpoint:
         options.engine = "serve"
     options.engine = options.engine or next(iter(engines))

@@ -5,6 +5,7 @@ import os
 import time
 
 from kit.answers import flags_of, row_of, sentence, subject
+from kit.pages import image_bounds
 from kit.seam import Answer, Page, PageError, Unit
 from kit.workers import decoded, error_of, in_workers, opened_items, worker_count
 
@@ -24,7 +25,7 @@ def local(items, options, recipe, stop, load, predict):
         pairs = in_workers(opened, reading, functools.partial(predict_opened, predict), 1, stop, batch)
         pairs = ((pair.item, result) for pair, result in pairs)
     else:
-        work = functools.partial(predict_items, predict, recipe.get("image") or {})
+        work = functools.partial(predict_items, predict, image_bounds(options, recipe))
         pairs = in_workers(items, reading, work, worker_count(recipe), stop, batch)
     for item, result in pairs:
         yield error_of(item, result) or local_row(item, *result)

@@ -11,7 +11,7 @@ from collections import deque
 from multiprocessing.connection import wait
 
 from kit.answers import failed_row, sentence
-from kit.pages import open_page, sha256_of, source_bytes
+from kit.pages import image_bounds, open_page, sha256_of, source_bytes
 from kit.seam import PageError, Stop, Unit
 
 
@@ -222,7 +222,7 @@ def decoded(items, options, recipe, stop):
     Decoding runs in worker processes, so that a decoder that crashes cannot take an engine with it and the engine's
     process keeps its interpreter to itself.
     """
-    setup = functools.partial(fixed, (recipe.get("image") or {}, options.dpi))
+    setup = functools.partial(fixed, (image_bounds(options, recipe), options.dpi))
     return in_workers(items, setup, opened_items, worker_count(recipe), stop)
 
 
