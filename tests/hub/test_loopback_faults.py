@@ -1,5 +1,6 @@
 """Each kind of injected fault, as real clients see it."""
 
+import re
 import time
 
 import pytest
@@ -81,7 +82,7 @@ def test_dropped_connections(repo_hub):
     """Before the commit: nothing happened. After it: the client fails all the same, but the commit stands."""
     repo_hub.fault("POST", COMMIT, drop=True)
     done = repo_hub.python(UPLOAD, check=False)
-    assert done.returncode == 1 and "Server disconnected" in done.stderr or "reset" in done.stderr, done.stderr
+    assert done.returncode == 1 and re.search("disconnected|reset", done.stderr), done.stderr
     assert "b.txt" not in repo_hub.files("user/repo")
 
     repo_hub.fault("POST", COMMIT, drop=True, applied=True)
@@ -117,16 +118,16 @@ def test_slow_answers(repo_hub):
     entry = repo_hub.requests("/whoami")[0]
     assert entry["seconds"] >= 1.5 and entry["status"] == 200 and entry["fault"]
 
-    repo_hub.fault("HEAD", r"/resolve/", delay=30)
-    done = repo_hub.python(
+    repo_hub.fault("HEAD", r"/resolve/", delay=60)
+    repo_hub.python(
         """
         from huggingface_hub import hf_hub_download
         hf_hub_download("user/repo", "a.txt", repo_type="dataset")
         """,
         env={"HF_HUB_ETAG_TIMEOUT": "1"},
-        check=False,
     )
-    assert done.returncode == 1 and "timed out" in done.stderr, done.stderr
+    heads = repo_hub.requests("^HEAD")
+    assert [entry["status"] for entry in heads] == [None, 200], "a client that waits 1 s gives up and asks again"
 
 
 def test_push_to_hub_dies_of_a_conflict_on_the_commit(repo_hub):

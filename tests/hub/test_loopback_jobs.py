@@ -5,6 +5,8 @@ import textwrap
 
 import pytest
 
+from tests.hub.loopback import runner
+
 SCRIPT = textwrap.dedent("""
     # /// script
     # requires-python = ">=3.10"
@@ -24,6 +26,7 @@ SCRIPT = textwrap.dedent("""
     for page in sorted(source.iterdir()):
         (target / f"{page.stem}.md").write_text(page.read_text().upper())
         print("read", page.name, flush=True)
+    print("mounts", os.path.ismount(source), os.path.ismount(target.parent), "writable", os.access(source, os.W_OK))
     print("mode", os.environ["MODE"], "token", os.environ.get("HF_TOKEN"), "job", len(os.environ["JOB_ID"]))
     print("cache", os.path.isdir(os.path.dirname(os.environ["CACHE"])), "hub", os.environ["HF_ENDPOINT"])
     sys.exit(int(sys.argv[3]) if len(sys.argv) > 3 else 0)
@@ -57,6 +60,8 @@ def test_a_job_runs_from_a_url_with_mounted_buckets(jobs_hub):
     done = jobs_hub.cli(*run, "/out/run")
     assert "read a.txt" in done.stdout and "read b.txt" in done.stdout
     assert "mode slow token hf_write job 24" in done.stdout and f"cache True hub {jobs_hub.url}" in done.stdout
+    if runner.can_mount():
+        assert "mounts True True writable False" in done.stdout
     assert jobs_hub.bucket_files("user/texts") == {"old.md": 4, "run/a.md": 5, "run/b.md": 4}
     assert jobs_hub.bucket_read("user/texts", "run/a.md") == b"ALPHA"
     assert jobs_hub.bucket_files("user/scans") == {"in/a.txt": 5, "in/b.txt": 4}
@@ -85,7 +90,8 @@ def test_jobs_over_the_api(jobs_hub):
 
         job = run("import os; print(os.environ['A'], os.environ.get('HF_TOKEN'))", env={"A": "1"}, labels={"k": "v"})
         assert api.wait_for_job(job.id).status.stage == "COMPLETED"
-        assert list(api.fetch_job_logs(job_id=job.id)) == ["1 None"], "a job has no token unless it asks for one"
+        logs = list(api.fetch_job_logs(job_id=job.id))
+        assert logs == ["1 None"], logs  # no token unless the job asks for one
 
         hidden = run("import os; print(os.environ['S'])", secrets={"S": "word"})
         assert list(api.fetch_job_logs(job_id=hidden.id, follow=True)) == ["word"]
@@ -107,10 +113,8 @@ def test_jobs_over_the_api(jobs_hub):
         assert again.id != job.id and api.wait_for_job(again.id).status.stage == "COMPLETED"
 
         volume = Volume(type="model", source="user/scripts", mount_path="/repo", path="", read_only=True)
-        listing = run("import os, sys; print(sorted(os.listdir(sys.argv[1])))") if False else api.run_job(
-            image="any", volumes=[volume],
-            command=[sys.executable, "-c", "import os, sys; print(os.listdir(sys.argv[1]))", "/repo"],
-        )
+        command = [sys.executable, "-c", "import os, sys; print(os.listdir(sys.argv[1]))", "/repo"]
+        listing = api.run_job(image="any", command=command, volumes=[volume])
         assert "recipe.py" in list(api.fetch_job_logs(job_id=listing.id, follow=True))[0]
 
         with pytest.raises(HfHubHTTPError, match="403"):

@@ -25,7 +25,8 @@ def main():
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     print(url, flush=True)
     app = make_app(Hub(root, options.page, options.run_jobs, url))
-    config = uvicorn.Config(app, log_level="warning", lifespan="off", http="h11", timeout_graceful_shutdown=1)
+    config = uvicorn.Config(app, log_level="warning", lifespan="off", http="h11", date_header=False)
+    config.timeout_graceful_shutdown = 1
     uvicorn.Server(config).run(sockets=[listener])
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import time
 import traceback
+from email.utils import formatdate
 from urllib.parse import parse_qs
 
 from starlette.concurrency import run_in_threadpool
@@ -30,6 +31,13 @@ async def read_request(hub, scope, receive):
 
 
 def respond(request):
+    response = _respond(request)
+    # uvicorn's own Date lags on a busy machine, and clients drop log lines that are more than a second ahead of it.
+    response.headers["Date"] = formatdate(usegmt=True)
+    return response
+
+
+def _respond(request):
     try:
         if not request.path.startswith(OWN_CREDENTIALS):
             request.token = token_of(request.headers)
@@ -58,29 +66,22 @@ def make_app(hub):
         query = scope["query_string"].decode()
         url = request.path + (f"?{query}" if query else "")
         fault, response = take_fault(hub, request.method, url), None
+        entry = {"method": request.method, "url": url, "status": None, "fault": fault is not None}
+        entry |= {"bytes": len(request.body), "user": None, "time": start, "seconds": None}
+        hub.log.append(entry)
         if fault:
             await asyncio.sleep(fault.delay)
         if not fault or fault.applied or fault.drop == "body" or not (fault.status or fault.drop):
             response = await run_in_threadpool(respond, request)
+            if "X-Loopback-Defect" in response.headers:
+                entry["defect"] = response.headers["X-Loopback-Defect"]
         if fault and fault.status:
             response = fault.response()
-        dropped = fault is not None and fault.drop
-        entry = {
-            "method": request.method,
-            "url": url,
-            "status": None if dropped else response.status_code,
-            "fault": fault is not None,
-            "bytes": len(request.body),
-            "user": request.token.user if request.token else None,
-            "time": start,
-            "seconds": time.time() - start,
-        }
-        if response is not None and "X-Loopback-Defect" in response.headers:
-            entry["defect"] = response.headers["X-Loopback-Defect"]
-        hub.log.append(entry)
-        if dropped:
+        entry |= {"user": request.token.user if request.token else None, "seconds": time.time() - start}
+        if fault and fault.drop:
             await cut(send, response if fault.drop == "body" else None)
         else:
+            entry["status"] = response.status_code
             await response(scope, receive, send)
 
     return app

@@ -69,8 +69,8 @@ class LoopbackHub:
     def requests(self, pattern=None):
         """The requests so far, oldest first, whose "METHOD /path?query" matches the regular expression `pattern`.
 
-        Each is a dict: method, url, status (None if dropped), fault (bool), bytes, user, time, seconds. The server's
-        own requests and those of this class are left out.
+        Each is a dict: method, url, status (None if dropped or not answered yet), fault (bool), bytes, user, time,
+        seconds. Requests of the server itself and of this class are left out.
         """
         log = self.call("GET", "/_loopback/requests")
         return [entry for entry in log if re.search(pattern or "", f"{entry['method']} {entry['url']}")]

@@ -1,15 +1,19 @@
 """Running a job's command on this machine.
 
-A volume becomes a temporary folder with the content of its repo or bucket. The folder is not mounted: where the
-command, its arguments (also after `=`) and the environment name the mount path, the folder's path is put instead. New
-and changed files of a writable bucket go back to it when the job ends, however it ends.
+A volume becomes a temporary folder with the content of its repo or bucket, which lies elsewhere than the mount path:
+where the command, its arguments (also after `=`) and the environment name that path, the folder's is put instead. On
+Linux as root the folder is a mount of its own in the job's namespace, read-only where the volume is, so that
+`os.path.ismount` holds as on the service; elsewhere it is a plain folder. New and changed files of a writable bucket go
+back to it when the job ends, however it ends.
 
 Known simplifications: the command is not isolated; files appear in the bucket at the end of the job, not as they are
 closed; deleting in a mounted bucket does nothing; the image's own environment is this machine's, without its Hub login.
 """
 
+import functools
 import os
 import re
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -59,7 +63,7 @@ def snapshot(folder):
 
 
 def write_back(hub, volume, folder, before):
-    if volume["type"] != "bucket" or volume.get("readOnly"):
+    if read_only(volume):
         return
     prefix = volume["path"].strip("/") + "/" if volume.get("path") else ""
     changed = [path for path, look in snapshot(folder).items() if before.get(path) != look]
@@ -82,11 +86,53 @@ def environment(hub, job, folders, home):
     return {**kept, **own, **given, **(job.spec.get("secrets") or {})}
 
 
-def execute(hub, job, folders, work):
-    """Run the command to its end, logging its lines; sets the job's stage."""
+@functools.cache
+def can_mount():
+    if shutil.which("unshare") is None:
+        return False
+    probe = ["unshare", "--mount", "mount", "-t", "tmpfs", "none", "/mnt"]  # gone with its namespace
+    return subprocess.run(probe, capture_output=True).returncode == 0
+
+
+def read_only(volume):
+    return volume["type"] != "bucket" or bool(volume.get("readOnly"))
+
+
+MOUNT = """
+mount -t tmpfs none "$1"
+shift
+while [ "$1" != -- ]; do
+    mkdir -p "$3"
+    mount -o "bind,$1" "$2" "$3"
+    shift 3
+done
+shift
+exec "$@"
+"""
+
+
+def placed(volumes, top):
+    """Where the command sees its volumes, {mount path: folder}, and the prefix of the command that makes it so.
+
+    A tmpfs at `top` holds the mounts: `os.path.ismount` tells a mount by its device, which must not be its parent's.
+    """
+    if not can_mount():
+        return {volume["mountPath"]: str(folder) for volume, folder in volumes}, []
+    folders, binds = {}, []
+    for index, (volume, folder) in enumerate(volumes):
+        target = folders[volume["mountPath"]] = f"{top}/{index}"
+        binds += ["ro" if read_only(volume) else "rw", str(folder), target]
+    return folders, ["unshare", "--mount", "sh", "-ec", MOUNT, "sh", str(top), *binds, "--"]
+
+
+def execute(hub, job, volumes, work):
+    """Run the command to its end, logging its lines; returns its exit code. `volumes`: pairs (volume, folder)."""
+    top = work.with_name("mounts")
+    top.mkdir()
+    folders, prefix = placed(volumes, top)
     command = [relocated(part, folders) for part in job.spec["command"]]
     job.process = subprocess.Popen(
-        command,
+        prefix + command,
         env=environment(hub, job, folders, work / "hf-home"),
         cwd=work,
         stdout=subprocess.PIPE,
@@ -117,7 +163,7 @@ def run_job(hub, job):
                 volumes.append((volume, folder, fill(hub, volume, folder)))
             if job.stage == "SCHEDULING":
                 job.stage, job.started = "RUNNING", timestamp()
-                code = execute(hub, job, {volume["mountPath"]: str(folder) for volume, folder, _ in volumes}, work)
+                code = execute(hub, job, [(volume, folder) for volume, folder, _ in volumes], work)
                 if code:
                     stage, message = "ERROR", f"Job failed with exit code: {code}"
                 for volume, folder, before in volumes:
