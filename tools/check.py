@@ -517,7 +517,7 @@ def recipe_shared(file):
     if not any("check_columns" in facts.calls for _, facts in file.regions):
         line = file.line_of("# >>> shared part")
         yield line, "never calls check_columns, the guard for output columns that exist", "stamp cli and publish"
-    call = main_call(file)
+    call = sync.main_call(file.tree)
     if not call:
         yield len(file.lines), "does not call main", 'end with `if __name__ == "__main__": main(...)`'
         return
@@ -530,21 +530,10 @@ def recipe_shared(file):
             yield node.lineno, f"passes `{node.id}` to main, which is not defined", "define it or leave it out"
 
 
-def main_call(file):
-    """The call of `main` in the last block of the file, or None."""
-    for node in file.tree.body:
-        if isinstance(node, ast.If) and "__name__" in ast.unparse(node.test):
-            for call in ast.walk(node):
-                if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "main":
-                    return call
-    return None
-
-
 def default_engine(file):
     """The first of the engines given to `main`."""
-    call = main_call(file)
-    values = [*call.args[1:2], *(word.value for word in call.keywords if word.arg == "engines")] if call else []
-    return values[0].keys[0].value if values and isinstance(values[0], ast.Dict) and values[0].keys else None
+    engines = sync.engines_node(file.tree)
+    return engines.keys[0].value if engines and engines.keys else None
 
 
 def vllm_words(window):

@@ -308,6 +308,23 @@ def recipe_node(tree, path):
     raise Problem(f"{path}: has no literal RECIPE table; write `RECIPE = {{...}}`")
 
 
+def main_call(tree):
+    """The call of `main` in the last block of a recipe, or None."""
+    for node in tree.body:
+        if isinstance(node, ast.If) and "__name__" in ast.unparse(node.test):
+            for call in ast.walk(node):
+                if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "main":
+                    return call
+    return None
+
+
+def engines_node(tree):
+    """The dict node of the engines that a recipe gives to `main`, or None."""
+    call = main_call(tree)
+    given = [*call.args[1:2], *(word.value for word in call.keywords if word.arg == "engines")] if call else []
+    return given[0] if given and isinstance(given[0], ast.Dict) else None
+
+
 def value_node(table, keys):
     """The node of a value in nested dict nodes, or None."""
     for key, value in zip(table.keys, table.values, strict=True):
@@ -341,7 +358,7 @@ def make_variant(base, entry, path):
     """The text of a recipe that differs from `base` in defaults only.
 
     `entry["defaults"]` maps keys of RECIPE (`"sampling.temperature"` reaches inside) to values; a key that the base
-    lacks is added at the end of the table.
+    lacks is added at the end of the table. `entry["engine_default"]` comes first of the engines.
     """
     name, base_name = entry["name"], entry["variant_of"]
     text = base
@@ -357,6 +374,13 @@ def make_variant(base, entry, path):
             _, end = span(text, table)
             added = f"    {literal(dotted)}: {literal(value)},  # this variant's default\n"
             text = text[: end - 1] + added + text[end - 1 :]
+    engines = engines_node(parse_file(text, path))
+    first_engine = entry.get("engine_default")
+    if engines and first_engine in [key.value for key in engines.keys]:
+        pairs = sorted(zip(engines.keys, engines.values, strict=True), key=lambda pair: pair[0].value != first_engine)
+        words = [text[span(text, key)[0] : span(text, value)[1]] for key, value in pairs]
+        start, end = span(text, engines)
+        text = text[:start] + "{" + ", ".join(words) + "}" + text[end:]
     docstring = parse_file(text, path).body[0]
     start, end = span(text, docstring)
     first, _, rest = text[start:end].partition("\n")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tools import check, sync
+from tools import check, pins, sync
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -397,3 +397,26 @@ def test_the_command(tmp_path):
     assert run("sync.py").returncode == 0
     found = run("check.py")
     assert (found.returncode, found.stdout, found.stderr) == (0, "", "no findings\n")
+
+
+def test_pins_with_reason_and_candidate(tmp_path, capsys):
+    path = tmp_path / "toy-ocr.py"
+    path.write_text(GOOD)
+    assert pins.main([str(path), "--offline", "--json"]) == 0
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(pin["kind"], pin["pin"]) for pin in found] == [
+        ("dependency", "tokenizers>=0.22,<0.24"),
+        ("image", "vllm/vllm-openai:v0.29.0"),
+        ("window", "vllm >=0.29, !=0.30.0"),
+    ]
+    assert found[0]["reason"] == "0.24 renames the class that the processor loads; loosen when vLLM does"
+    assert found[1]["reason"].startswith("The model's class came with this release")
+    assert found[2]["reason"] == "0.30.0: its image lacks a class"
+    for pin in found:
+        assert pin["newest"] == "not looked up" and GOOD.splitlines()[pin["line"] - 1]
+
+
+def test_pins_without_an_index(monkeypatch):
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    assert pins.candidate({"package": "tokenizers", "pin": "tokenizers<1"}, offline=False) == "not looked up"

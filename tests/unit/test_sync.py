@@ -45,7 +45,7 @@ from dataclasses import field
 from kit.pages import open_page
 
 
-def main(recipe):
+def main(recipe, engines):
     print(recipe["name"], open_page("abc").markdown, field, file=sys.stderr)
     return 0
 '''
@@ -78,7 +78,7 @@ def parse(answer):
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(RECIPE))
+    raise SystemExit(main(RECIPE, {"a": parse, "b": re.sub}))
 '''
 
 
@@ -264,7 +264,7 @@ def test_a_shared_part_without_its_end(house):
 
 def test_a_name_that_is_nowhere(house):
     path = house / "ocr/toy.py"
-    path.write_text(RECIPE.replace("main(RECIPE)", "mian(RECIPE)"))
+    path.write_text(RECIPE.replace("main(RECIPE", "mian(RECIPE"))
     assert problems_of(house) == [
         "ocr/toy.py: `mian` is defined neither here nor in kit/; correct it, or wait for its module"
     ]
@@ -309,7 +309,8 @@ def write_catalogue(house, *entries):
 def test_a_variant_is_its_base_with_other_defaults(house):
     variant = {
         "name": "toy-bucket", "variant_of": "toy", "title": "Toy OCR, buckets", "summary": "text from toys in buckets.",
-        "defaults": {"task": "table", "sampling.temperature": 0.5, "word": "naïve", "engine_default": "serve"},
+        "defaults": {"task": "table", "sampling.temperature": 0.5, "word": "naïve", "more": None},
+        "engine_default": "b",
     }  # fmt: skip
     write_catalogue(house, entry(), variant)
     run(house)
@@ -320,13 +321,15 @@ def test_a_variant_is_its_base_with_other_defaults(house):
         "task": "table",
         "sampling": {"temperature": 0.5},
         "word": "naïve",
-        "engine_default": "serve",
+        "more": None,
     }
     docstring = ast.get_docstring(ast.parse(text))
     assert docstring.startswith("Toy OCR, buckets: text from toys in buckets.\n\nMade from ocr/toy.py")
     assert "uv run ocr/toy-bucket.py INPUT" in docstring
     base = (house / "ocr/toy.py").read_text()
-    assert text.partition("def parse")[2] == base.partition("def parse")[2]
+    assert 'main(RECIPE, {"b": re.sub, "a": parse})' in text
+    same, told = text.partition("def parse")[2], base.partition("def parse")[2]
+    assert same == told.replace('{"a": parse, "b": re.sub}', '{"b": re.sub, "a": parse}')
     assert run(house, "--check").returncode == 0
     (house / "ocr/toy-bucket.py").write_text(text + "# edited\n")
     assert "-# edited" in run(house, "--check").stdout
