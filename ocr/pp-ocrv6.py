@@ -8,6 +8,8 @@
 #     "pyarrow>=18",
 #     "pillow>=11",
 #     "pypdfium2>=5.0",
+#     "imagecodecs>=2025.3.30",
+#     "pillow-heif>=1.1",
 # ]
 #
 # [tool.hf-jobs]
@@ -64,7 +66,7 @@ import zlib
 from collections import Counter, deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from itertools import groupby, islice
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -76,12 +78,12 @@ from urllib.parse import unquote
 
 RECIPE = {
     "name": "pp-ocrv6",
-    # The pair of repositories with _det in its place is used beside it; `--model-tier` names another pair.
+    # With its detector, PP-OCRv6_small_det; `--model-tier` names another pair of repositories.
     "model": "PaddlePaddle/PP-OCRv6_small_rec",
     "revision": None,  # the files that RapidOCR 3.10.0 names, checked by SHA-256 in its default_models.yaml
     "engine": "local",
-    "image": {"max_side": 4000},  # max_side_limit of the PP-OCRv6 pipeline in PaddleOCR 3.7
-    "worker_memory": 2_000_000_000,  # measured: 0.9 GB at 1300 x 1840 px
+    "image": {"max_side": 8000},  # no limit in RapidOCR but memory; lines are cut from the page at this size
+    "worker_memory": 1_500_000_000,  # measured: 0.9 GB at 2480 x 3508 px
     "output_column": "markdown",
     "blocks_column": "pp_ocr_blocks",
     "columns": {"mean_confidence": "float"},
@@ -92,9 +94,11 @@ TIERS = ("tiny", "small", "medium")
 
 def add_options(parser):
     parser.add_argument("--model-tier", choices=TIERS, default="small", help="size of the models (default small)")
+    parser.add_argument("--model-dir", metavar="DIR", help="folder with the ONNX files for tiny and medium")
     parser.add_argument(
-        "--model-dir", metavar="DIR", help="folder with the ONNX files of RapidOCR, for tiny and medium"
-    )
+        "--detection-side", type=int, default=2000, metavar="PX",
+        help="longest side at which lines are looked for (default 2000); they are always read at full size",
+    )  # fmt: skip
 
 
 def check(options):
@@ -105,6 +109,7 @@ def check(options):
 
 def load(options):
     """RapidOCR with both sessions open. Raises Stop(2) where the models of the tier cannot be had."""
+    import numpy
     from rapidocr import ModelType, RapidOCR
 
     tier = ModelType(options.model_tier)
@@ -112,7 +117,7 @@ def load(options):
         # The 180-degree classifier, on by default, turned 2 of 160 upright printed lines upside down.
         "Global.use_cls": False,
         "Global.text_score": 0.0,  # default 0.5 drops lines; ours keep theirs with the confidence
-        "Global.max_side_len": 4000,  # default 2000 would shrink what RECIPE["image"] lets through
+        "Global.max_side_len": 100_000,  # default 2000 shrinks the page for reading too; see read_lines
         "Global.log_level": "critical",  # a blank page is no warning
         "Det.model_type": tier,
         "Det.max_candidates": 10_000,  # default 1000 regions, which a newspaper page exceeds
@@ -123,8 +128,11 @@ def load(options):
     if options.model_dir:
         params["Global.model_root_dir"] = options.model_dir
     engine = RapidOCR(params=params)
+    blank = numpy.full((48, 320, 3), 255, dtype=numpy.uint8)
     try:
-        engine._load_det_model(), engine._load_rec_model()
+        # Sessions open on first use. The switches stick: the second call leaves both on.
+        engine(blank, use_det=False, use_rec=True)
+        engine(blank, use_det=True, use_rec=True)
     except Exception as error:
         names = " and ".join(f"PP-OCRv6_{part}_{options.model_tier}.onnx" for part in ("det", "rec"))
         raise Stop(
@@ -136,13 +144,16 @@ def load(options):
 
 
 def predict(pages, model, options):
-    return [read_lines(page, model) for page in pages]
+    return [read_lines(page, model, options.detection_side) for page in pages]
 
 
-def read_lines(page, model):
+def read_lines(page, model, detection_side):
     """Parsed of one page. Lines come with boxes in pixels of `page.image`."""
     import numpy
 
+    # At 2480 x 3508 px the detector takes 17 s and 1.9 GB; at a side of 2000, 5 s and 0.9 GB, and 750 still found all.
+    large = max(page.image.size) > detection_side
+    model.text_det.limit_type, model.text_det.limit_side_len = ("max", detection_side) if large else ("min", 736)
     result = model(numpy.asarray(page.image)[:, :, ::-1])  # arrays are taken as BGR
     if result.boxes is None:
         return Parsed("", blocks_document(page, []), {"mean_confidence": None})
@@ -763,7 +774,7 @@ def dataset_card(options, recipe, run, told, summary):
         "Revision": run.get("revision"), "Input": run.get("source"), "Task": run.get("task"),
         "Engine": run.get("engine"), "Versions": run.get("versions"), "Sampling": run.get("sampling"),
         "Hardware": run.get("hardware") or summary.get("hardware"),
-        "Date": run.get("timestamp") or datetime.now(UTC).date().isoformat(),
+        "Date": run.get("timestamp") or datetime.now(timezone.utc).date().isoformat(),
         "Pages": told["pages"], "Failed": told["errors"], "Flags": dict(told["flags"]) or None,
         "Model licence": recipe.get("licence"),
     }  # fmt: skip
@@ -854,7 +865,7 @@ def open_page(data, frame=0, *, dpi=200, bounds=None):
     orientation = _orientation(image)
     if orientation > 4:
         size = size[::-1]
-    image = _flatten(image, shrink=math.ceil(math.sqrt(image.width * image.height / PAGE_PIXELS)))
+    image = _flatten(image, shrink=max(1, math.isqrt(image.width * image.height // PAGE_PIXELS)))
     if partial:
         image = _whiten_missing_rows(image)
     image = _turn_upright(fit(image, bounds), orientation).convert("RGB")
@@ -885,15 +896,24 @@ def count_pages(data):
 
 
 def fit(image, bounds):
-    """`image` reduced, never enlarged, to `bounds`: `max_side`, `max_pixels`, `resample` ("lanczos" or "bicubic")."""
+    """`image` reduced, never enlarged, to `bounds` and to PAGE_PIXELS.
+
+    `bounds` may have `max_side`, `max_pixels` and `resample` ("lanczos", the default, or "bicubic").
+    """
     size = _fitted_size(image.size, bounds)
     if size == image.size:
         return image
     from PIL import Image
 
-    resample = Image.Resampling[(bounds.get("resample") or "lanczos").upper()]
+    resample = Image.Resampling[((bounds or {}).get("resample") or "lanczos").upper()]
     # At a gap of 3 the result is indistinguishable from a full resampling (Pillow's documentation).
     return image.resize(size, resample, reducing_gap=3.0)
+
+
+def image_bounds(options, recipe):
+    """The recipe's bounds for `fit`, with a recipe's own `--max-pixels` or `--max-side` (0 for none) in their place."""
+    chosen = {key: getattr(options, key, None) for key in ("max_side", "max_pixels")}
+    return (recipe.get("image") or {}) | {key: value for key, value in chosen.items() if value is not None}
 
 
 def source_bytes(data):
@@ -963,9 +983,10 @@ def _describe(head, error):
 
 
 def _fitted_size(size, bounds):
-    width, height = size
-    max_side, max_pixels = ((bounds or {}).get(key) or math.inf for key in ("max_side", "max_pixels"))
-    scale = min(1.0, max_side / max(size), math.sqrt(max_pixels / (width * height)))
+    bounds = bounds or {}
+    max_pixels = min(bounds.get("max_pixels") or PAGE_PIXELS, PAGE_PIXELS)
+    max_side = bounds.get("max_side") or max(size)
+    scale = min(1.0, max_side / max(size), math.sqrt(max_pixels / math.prod(size)))
     return tuple(max(1, math.floor(side * scale + 1e-6)) for side in size)
 
 
@@ -985,7 +1006,7 @@ def _pillow_decode(stream, head, frame, bounds):
             raise PageError(f"there is no page {frame + 1}: the file has {sum(1 for _ in _page_frames(image))}")
         image.seek(number)
     size = image.size
-    target = _fitted_size(_fitted_size(size, bounds), {"max_pixels": PAGE_PIXELS})
+    target = _fitted_size(size, bounds)
     if image.format in ("JPEG", "MPO"):
         image.draft(None, target)
     elif image.format == "JPEG2000":
@@ -1125,20 +1146,15 @@ def _flatten(image, shrink=1):
         low, high = _white_and_black(np.asarray(image))
         inverted = image.format == "TIFF" and image.tag_v2.get(262) == 0  # white is zero; Pillow inverts 8 bits only
         scale = (high, low) if inverted else (low, high)
-    rows = image.height
-    if shrink > 1 or scale:
-        rows = shrink * max(1, 2**24 // (image.width * shrink))
-    bands = []
+    if shrink == 1 and not scale:
+        return _on_white(image, None)
+    rows = shrink * max(1, 2**24 // (image.width * shrink))
+    flat = None
     for top in range(0, image.height, rows):
-        band = image.crop((0, top, image.width, min(top + rows, image.height))) if rows < image.height else image
-        bands.append(_on_white(band, scale).reduce(shrink) if shrink > 1 else _on_white(band, scale))
-    if len(bands) == 1:
-        return bands[0]
-    flat = Image.new(bands[0].mode, (bands[0].width, sum(band.height for band in bands)))
-    top = 0
-    for band in bands:
-        flat.paste(band, (0, top))
-        top += band.height
+        band = image.crop((0, top, image.width, min(top + rows, image.height)))
+        band = _on_white(band, scale).reduce(shrink)
+        flat = flat or Image.new(band.mode, (band.width, math.ceil(image.height / shrink)))
+        flat.paste(band, (0, top // shrink))
     return flat
 
 
@@ -1150,7 +1166,7 @@ def _on_white(image, scale):
 
         return Image.fromarray(_scaled_to_8_bits(np.asarray(image), *scale))
     if image.has_transparency_data:
-        image = image.convert("RGBA")
+        image = image if image.mode == "RGBA" else image.convert("RGBA")
         page = Image.new("RGB", image.size, "white")
         page.paste(image, mask=image.getchannel("A"))
         return page
@@ -1443,7 +1459,7 @@ def decoded(items, options, recipe, stop):
     Decoding runs in worker processes, so that a decoder that crashes cannot take an engine with it and the engine's
     process keeps its interpreter to itself.
     """
-    setup = functools.partial(fixed, (recipe.get("image") or {}, options.dpi))
+    setup = functools.partial(fixed, (image_bounds(options, recipe), options.dpi))
     return in_workers(items, setup, opened_items, worker_count(recipe), stop)
 
 
@@ -1721,38 +1737,39 @@ class FileSource:
 
     def items(self, done):
         left = ((row, file) for row, file in self.selected() if not is_finished(file, done, self.per_unit))
-        pages = (item for row, file in left for item in self.pages(row, file))
-        if self.per_unit != 1 and not self.is_text:
-            pages = windows(pages, self.per_unit, self.place)
-        return (item for item in pages if item.id not in done)
+        return (item for item in self.units(left) if item.id not in done)
+
+    def units(self, files):
+        pages = (item for row, file in files for item in self.pages(row, file))
+        return pages if self.per_unit == 1 or self.is_text else windows(pages, self.per_unit, self.place)
 
     def tables(self, columns=None):
-        """Yields (first row, table) with one row per page: `file_name`, the page's id, and `image` (or `text`)."""
-        from datasets import Dataset
+        """Yields (ids, table), a row per page or window: `file_name` (its id) and `image` (of its first page) or `text`."""
+        from datasets import Dataset, Features
 
-        columns = columns or list(self.features)
-        rows = (
-            {"file_name": item.id, **({"text": item.text} if self.is_text else {"image": self.image(item, columns)})}
-            for row, file in self.selected(all_shards=True)
-            for item in self.pages(row, file)
-        )
-        first = 0
-        while batch := list(islice(rows, BATCH_ROWS)):
-            yield first, Dataset.from_list(batch, features=self.features).data.table.select(columns)
-            first += len(batch)
+        units = self.units(self.selected(all_shards=True))
+        while batch := list(islice(units, BATCH_ROWS)):
+            rows = {"file_name": [unit.id for unit in batch]}
+            if self.is_text:
+                rows["text"] = [unit.text for unit in batch]
+            elif columns is None or "image" in columns:
+                rows["image"] = [self.image(unit) for unit in batch]
+            features = {name: self.features[name] for name in rows}
+            table = Dataset.from_dict(rows, features=Features(features)).data.table
+            yield rows["file_name"], table.select(columns or list(rows))
 
-    def image(self, item, columns):
-        """The encoded image of a page: the file itself, or a JPEG of one page of it; None if it cannot be read."""
-        if item.error or "image" not in columns:
+    def image(self, unit):
+        """The encoded image of the first page: the file itself, or a JPEG where it has pages; None if unreadable."""
+        if unit.error:
             return None
-        [(data, frame)] = item.parts
+        data, frame = unit.parts[0]
         try:
-            if item.id == self.files[item.row]:
-                with open(data if os.path.exists(data) else copy_of(data), "rb") as file:
-                    return {"bytes": file.read(), "path": os.path.basename(item.id)}
+            if unit.pages == 1 and not data.lower().endswith(".pdf"):
+                with open(copy_of(data) if data.startswith("hf://") else data, "rb") as file:
+                    return {"bytes": file.read(), "path": os.path.basename(self.files[unit.row])}
             jpeg = io.BytesIO()
             open_page(data, frame, dpi=self.options.dpi).image.save(jpeg, "JPEG", quality=95)
-            return {"bytes": jpeg.getvalue(), "path": f"{item.name.replace('/', '_')}.jpg"}
+            return {"bytes": jpeg.getvalue(), "path": f"{safe_name(unit.name)}.jpg"}
         except (OSError, PageError):
             return None
 
@@ -1835,7 +1852,7 @@ class DatasetSource:
         )
 
     def check_column(self):
-        import pyarrow.types as types
+        from pyarrow.types import is_struct
 
         flag = "--text-column" if self.is_text else "--image-column"
         images = [name for name, feature in self.features.items() if re.search(r"\b(Image|Pdf)\(", repr(feature))]
@@ -1844,12 +1861,11 @@ class DatasetSource:
             if column not in self.columns:
                 raise Stop(f"{self.name} has no column {column!r}. It has {', '.join(self.columns)}. {hint}")
         kind = found = self.features.arrow_schema.field(self.column).type
-        is_string = types.is_string(kind) or types.is_large_string(kind)
-        if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        while not self.is_text and hasattr(kind, "value_type"):  # a list of pages
             kind = kind.value_type
-        is_image = types.is_binary(kind) or types.is_large_binary(kind) or types.is_string(kind)
-        is_image = is_image or (types.is_struct(kind) and any(field.name in ("bytes", "path") for field in kind))
-        if not (is_string if self.is_text else is_image):
+        fields = {field.name for field in kind} if is_struct(kind) else set()
+        fits = ("string", "large_string") if self.is_text else ("string", "large_string", "binary", "large_binary")
+        if str(kind) not in fits and (self.is_text or not fields & {"bytes", "path"}):
             raise Stop(f"Column {self.column} of {self.name} holds {found}, not {flag[2:-7]}s. {hint}")
 
     def read_ids(self):
@@ -1965,22 +1981,24 @@ class DatasetSource:
                 yield row, table.slice(offset, 1 + len(rest))
 
     def embedded(self, table):
-        """The table with the bytes of images that its cells only name; a file that cannot be read stays a path."""
+        """The table with the bytes of images that its cells only name, and null for those that cannot be read."""
         import pyarrow as pa
 
         for place, name in enumerate(table.column_names):
             if repr(self.features[name]).startswith(("Image(", "Pdf(")) and pa.types.is_struct(table.field(name).type):
-                cells = table.column(name).to_pylist()
-                for cell in cells:
-                    if cell and not cell["bytes"] and cell["path"]:
-                        try:
-                            data = self.data_of(cell)
-                            with open(data if isinstance(data, Spool) else copy_of(data), "rb") as file:
-                                cell.update(bytes=file.read(), path=os.path.basename(cell["path"]))
-                        except PageError:
-                            pass
+                cells = [self.with_bytes(cell) for cell in table.column(name).to_pylist()]
                 table = table.set_column(place, name, pa.array(cells, self.features.arrow_schema.field(name).type))
         return table
+
+    def with_bytes(self, cell):
+        if not cell or cell["bytes"] is not None or not cell["path"]:
+            return cell
+        try:
+            data = self.data_of(cell)
+            with open(data if isinstance(data, Spool) else copy_of(data), "rb") as file:
+                return {"bytes": file.read(), "path": os.path.basename(cell["path"])}
+        except PageError:
+            return None
 
 
 def safe_name(id):
@@ -2447,6 +2465,7 @@ class Index:
         self.db.execute(
             "CREATE TABLE units (id TEXT PRIMARY KEY, row INT, page INT, pages INT, failed INT, record TEXT)"
         )
+        self.db.execute("CREATE INDEX by_row ON units (row, page)")
 
     def add(self, units):
         """Takes tuples `(id, row, page, pages, failed, record)`, oldest first; `record` is JSON or None."""
@@ -2480,10 +2499,6 @@ class Index:
     def records(self, failed):
         """The records of units that failed (1) or were read (0)."""
         return (record for (record,) in self.db.execute("SELECT record FROM units WHERE failed = ?", (failed,)))
-
-    def sort(self):
-        """Prepares `between`, once all records are in."""
-        self.db.execute("CREATE INDEX IF NOT EXISTS by_row ON units (row, page)")
 
     def match(self, start, count):
         """The records for a table of the source, as (places in the table, records), in the order of the table.
@@ -2651,7 +2666,6 @@ class Parts(Results):
         names = sorted(self.storage.list())
         try:
             self.load(names, whole=True)
-            self.done.sort()
             said = publish(self.options, self.recipe, source, run, self.done, summary, self.storage.scratch)
         except Stop:
             raise
@@ -3016,7 +3030,8 @@ def option_parser(recipe, add_options=None):
     add("--window", "--batch-size", type=positive, help="pages in flight (default: from the engine and the memory)")
     add("--retries", type=int, default=1, help="times a looping or broken answer is asked again (default 1)")
     for key, value in (recipe.get("sampling") or {}).items():
-        add("--" + key.replace("_", "-"), type=type(value), default=value, help=f"{key} (default {value})")
+        others = [f"{chosen[key]} for {task}" for task, chosen in recipe.get("task_sampling", {}).items() if key in chosen]
+        add("--" + key.replace("_", "-"), type=type(value), help=f"{key} (default {', '.join([str(value), *others])})")
 
     add("--config", help="config of the output dataset")
     add("--create-pr", action="store_true", help="publish as a pull request")
@@ -3053,6 +3068,9 @@ def settle(options, recipe, engines):
     """Fills in what depends on other options. Raises Stop(2) for options that contradict each other."""
     options.max_tokens_given = options.max_tokens is not None
     options.max_tokens = options.max_tokens or recipe.get("max_tokens")
+    for key, value in ((recipe.get("sampling") or {}) | recipe.get("task_sampling", {}).get(options.task, {})).items():
+        if getattr(options, key) is None:
+            setattr(options, key, value)
     if options.endpoint:
         options.engine = "serve"
     options.engine = options.engine or next(iter(engines))
@@ -3105,7 +3123,7 @@ def run_facts(options, recipe, source):
         "source": source.identity, "engine": options.engine, "versions": versions(),
         "sampling": {key: getattr(options, key) for key in recipe.get("sampling") or {}},
         "max_tokens": options.max_tokens, "max_model_len": options.max_model_len,
-        "timestamp": datetime.now(UTC).isoformat(timespec="seconds"),
+        "timestamp": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }  # fmt: skip
 
 
@@ -3379,7 +3397,7 @@ def local(items, options, recipe, stop, load, predict):
         pairs = in_workers(opened, reading, functools.partial(predict_opened, predict), 1, stop, batch)
         pairs = ((pair.item, result) for pair, result in pairs)
     else:
-        work = functools.partial(predict_items, predict, recipe.get("image") or {})
+        work = functools.partial(predict_items, predict, image_bounds(options, recipe))
         pairs = in_workers(items, reading, work, worker_count(recipe), stop, batch)
     for item, result in pairs:
         yield error_of(item, result) or local_row(item, *result)
