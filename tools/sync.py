@@ -24,6 +24,7 @@ import re
 import symtable
 import sys
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -69,6 +70,10 @@ class Module(NamedTuple):
     region: str
 
 
+def all_imports(tree):
+    return [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
 def imports_of(nodes):
     """The set of `Import`s of a list of import statements."""
     found = set()
@@ -92,6 +97,22 @@ def parse_file(text, path):
         raise Problem(f"{path}:{error.lineno}: does not parse ({error.msg}); correct the file") from None
 
 
+def check_import(node, at, is_top):
+    """Raises `Problem` for an import of a kit module that cannot be dropped or moved to the top of a recipe."""
+    module = getattr(node, "module", None) or node.names[0].name
+    package = module.split(".")[0]
+    if module == "__future__":
+        raise Problem(f"{at}: `from __future__` cannot be stamped; leave it out")
+    if getattr(node, "level", 0) or (package == "kit" and (module == "kit" or isinstance(node, ast.Import))):
+        raise Problem(f"{at}: cannot be stamped; write `from kit.<module> import <name>`")
+    if package == "kit" and not is_top:
+        raise Problem(f"{at}: cannot be stamped inside a block; move it to top level")
+    if package == "kit" and any(alias.asname for alias in node.names):
+        raise Problem(f"{at}: a renamed import cannot be dropped; import the name as it is")
+    if package != "kit" and is_top and package not in sys.stdlib_module_names:
+        raise Problem(f"{at}: `{module}` is not in the standard library; import it inside the function using it")
+
+
 def read_module(path):
     """Takes one kit module apart. Raises `Problem` where it cannot be stamped."""
     shown = f"kit/{path.name}"
@@ -99,38 +120,23 @@ def read_module(path):
         raise Problem(f"{shown}: no such module; write it, or take `{path.stem}` off the marker lines that name it")
     text = path.read_text()
     tree = parse_file(text, shown)
-    lines = text.splitlines(keepends=True)
-    docstring = ast.get_docstring(tree)
     top = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
-    needs, outside = {}, []
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Import | ast.ImportFrom):
-            continue
-        at = f"{shown}:{node.lineno}"
-        module = getattr(node, "module", None) or node.names[0].name
-        if getattr(node, "level", 0) or (isinstance(node, ast.Import) and module.split(".")[0] == "kit"):
-            raise Problem(f"{at}: cannot be stamped; write `from kit.<module> import <name>`")
-        if module == "__future__":
-            raise Problem(f"{at}: `from __future__` cannot be stamped; leave it out")
-        if module.split(".")[0] == "kit":
-            if node not in top or any(alias.asname for alias in node.names) or module == "kit":
-                raise Problem(
-                    f"{at}: cannot be stamped; write `from kit.<module> import <name>` at top level, unrenamed"
-                )
-            needs.setdefault(module.removeprefix("kit."), set()).update(alias.name for alias in node.names)
-        elif node in top:
-            if module.split(".")[0] not in sys.stdlib_module_names:
-                raise Problem(
-                    f"{at}: `{module}` is not in the standard library; import it inside the function using it"
-                )
-            outside.append(node)
-    dropped = top + ([tree.body[0]] if docstring else [])
-    for node in dropped:
+    for node in all_imports(tree):
+        check_import(node, f"{shown}:{node.lineno}", node in top)
+    needs = {}
+    inside = [node for node in top if (getattr(node, "module", None) or "").startswith("kit.")]
+    for node in inside:
+        needs.setdefault(node.module.removeprefix("kit."), set()).update(alias.name for alias in node.names)
+    outside = frozenset(imports_of([node for node in top if node not in inside]))
+
+    docstring = ast.get_docstring(tree)
+    lines = text.splitlines(keepends=True)
+    for node in top + ([tree.body[0]] if docstring else []):
         lines[node.lineno - 1 : node.end_lineno] = [""] * (node.end_lineno - node.lineno + 1)
-    body = "".join(lines).strip("\n") + "\n"
+    body = "".join(lines).strip("\n")
     head = f"# {docstring.splitlines()[0]}\n" if docstring else ""
-    region = f"# >>> {shown}\n{head}\n\n{body}\n\n# <<< {shown}\n"
-    return Module(path.stem, top_level_names(text, shown), frozenset(imports_of(outside)), needs, region)
+    region = f"# >>> {shown}\n{head}\n\n{body}\n\n\n# <<< {shown}\n"
+    return Module(path.stem, top_level_names(text, shown), outside, needs, region)
 
 
 class Kit:
@@ -215,10 +221,6 @@ def used_names(text, path):
     return set(walk(symtable.symtable(text, str(path), "exec")))
 
 
-def all_imports(tree):
-    return [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
-
-
 def import_lines(imports):
     """Import statements in isort's order: plain ones first, members constants, classes, functions."""
 
@@ -238,6 +240,36 @@ def import_lines(imports):
     return lines
 
 
+def chosen_modules(own, asked, kit, path):
+    """The modules that a recipe asks for, in order. Raises `Problem` where names would be undefined."""
+    imported = {i.binds for i in imports_of(all_imports(ast.parse(own)))}
+    used = used_names(own, path) - top_level_names(own, path) - imported - BUILTINS
+    stems = kit.closure(kit.owner_of(used)) if asked == ["auto"] else asked
+    modules = {stem: kit.module(stem) for stem in stems}
+    for name in sorted(used.difference(*(module.names for module in modules.values()))):
+        raise Problem(f"{path}: `{name}` is defined neither here nor in kit/; correct it, or wait for its module")
+    for stem, module in modules.items():
+        for need, names in module.needs.items():
+            if need not in modules:
+                raise Problem(
+                    f"{path}: asks for kit/{stem}.py, which imports kit/{need}.py; "
+                    f"add `{need}` to the marker line, or write `# >>> shared part: auto`"
+                )
+            for name in sorted(names - modules[need].names):
+                raise Problem(f"kit/{stem}.py: imports `{name}`, which kit/{need}.py does not define; correct it")
+    return list(modules.values())
+
+
+def check_names(own_names, own_imports, modules, path):
+    """Raises `Problem` where one name would mean two things in the stamped file."""
+    meaning = {name: f"defined in {path}" for name in own_names} | {i.binds: i for i in own_imports}
+    for module in modules:
+        bound = [(name, "defined") for name in sorted(module.names)] + [(i.binds, i) for i in module.imports]
+        for name, what in bound:
+            if meaning.setdefault(name, what) != what:
+                raise Problem(f"{path}: `{name}` is {meaning[name]} and {what} in kit/{module.stem}.py; rename one")
+
+
 def stamp(text, kit, path="recipe"):
     """The text of a recipe with its shared part as kit/ has it now; unchanged where it has no marker line.
 
@@ -249,51 +281,20 @@ def stamp(text, kit, path="recipe"):
     above, asked, below = parts
     own = above + "\n" + below
     tree = parse_file(own, path)
-    own_names = top_level_names(own, path)
-    used = used_names(own, path) - own_names - {i.binds for i in imports_of(all_imports(tree))} - BUILTINS
-    stems = kit.closure(kit.owner_of(used)) if asked == ["auto"] else asked
-    modules = [kit.module(stem) for stem in stems]
-    for name in sorted(used.difference(*(module.names for module in modules))):
-        raise Problem(f"{path}: `{name}` is defined neither here nor in kit/; correct it, or wait for its module")
-    for module in modules:
-        for need, names in module.needs.items():
-            if need not in stems:
-                raise Problem(
-                    f"{path}: asks for kit/{module.stem}.py, which imports kit/{need}.py; "
-                    f"add `{need}` to the marker line, or write `# >>> shared part: auto`"
-                )
-            for name in sorted(names - kit.module(need).names):
-                raise Problem(
-                    f"kit/{module.stem}.py: imports `{name}`, which kit/{need}.py does not define; correct it"
-                )
-
-    leading = [
-        node
-        for i, node in enumerate(tree.body)
-        if isinstance(node, ast.Import | ast.ImportFrom)
-        and all(isinstance(before, ast.Import | ast.ImportFrom | ast.Expr) for before in tree.body[:i])
-    ]
-    own_imports = imports_of(leading)
-    owner = {name: f"defined in {path}" for name in own_names} | {i.binds: i for i in own_imports}
-    for module in modules:
-        shown = f"kit/{module.stem}.py"
-        bound = [(name, "defined") for name in module.names] + [(i.binds, i) for i in module.imports]
-        for name, what in bound:
-            if owner.setdefault(name, what) != what:
-                raise Problem(f"{path}: `{name}` is {owner[name]} and {what} in {shown}; rename one")
-    lines = import_lines(set().union(*(module.imports for module in modules)) - own_imports)
+    modules = chosen_modules(own, asked, kit, path)
+    leading = list(takewhile(lambda node: isinstance(node, ast.Import | ast.ImportFrom | ast.Expr), tree.body))
+    own_imports = imports_of([node for node in leading if not isinstance(node, ast.Expr)])
+    check_names(top_level_names(own, path), own_imports, modules, path)
 
     rows = above.splitlines(keepends=True)
-    docstring = ast.get_docstring(tree, clean=False) is not None
-    last = leading[-1] if leading else tree.body[0] if docstring else None
-    at = last.end_lineno if last else 0
-    block = ["\n# >>> shared imports\n# isort: split\n", *(f"{line}\n" for line in lines), "\n# <<< shared imports\n"]
-    block = "".join(block) if lines else ""
-    if block and not "".join(rows[at:]).startswith("\n"):
-        block += "\n"
-    above = "".join(rows[:at]) + block + "".join(rows[at:])
+    at = leading[-1].end_lineno if leading else 0
+    lines = import_lines(set().union(*(module.imports for module in modules)) - own_imports)
+    if lines:
+        block = ["# >>> shared imports", "# isort: split", *lines, "", "# <<< shared imports"]
+        rows.insert(at, "\n" + "\n".join(block) + "\n" + ("" if rows[at : at + 1] == ["\n"] else "\n"))
     marker = f"# >>> shared part: {' '.join(asked)}  {NOTE}\n"
-    return above.rstrip("\n") + "\n\n\n" + marker + "\n".join(m.region for m in modules) + CLOSE + below
+    regions = "\n".join(module.region for module in modules)
+    return "".join(rows).rstrip("\n") + "\n\n\n" + marker + regions + CLOSE + below
 
 
 # ---- Variants

@@ -240,11 +240,11 @@ def test_local_names_do_not_pull_modules_in(house):
     ("line", "what"),
     [
         ("import numpy", "not in the standard library"),
-        ("from kit.seam import Parsed as P", "unrenamed"),
+        ("from kit.seam import Parsed as P", "import the name as it is"),
         ("import kit.seam", "write `from kit.<module> import <name>`"),
         ("from . import seam", "write `from kit.<module> import <name>`"),
         ("from __future__ import annotations", "leave it out"),
-        ("def f():\n    from kit.seam import Parsed\n    return Parsed", "at top level"),
+        ("def f():\n    from kit.seam import Parsed\n    return Parsed", "move it to top level"),
         ("def f(:", "does not parse"),
     ],
 )
