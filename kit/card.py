@@ -5,7 +5,7 @@ import os
 import re
 import shlex
 import sys
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 
 from kit.storage import output_layout, persist
@@ -13,15 +13,13 @@ from kit.storage import output_layout, persist
 TAGS = ["ocr", "ocr-recipes", "uv-script"]
 
 
-def read_card(api, repo, revision):
-    """The README at that revision as a `DatasetCard`; an empty one where there is none."""
+def read_card(api, repo, head):
+    """The README of a repository as a `DatasetCard`, an empty one where `head` (a DatasetInfo) lists none."""
     from huggingface_hub import DatasetCard
-    from huggingface_hub.errors import EntryNotFoundError
 
-    try:
-        path = persist(lambda: api.hf_hub_download(repo, "README.md", repo_type="dataset", revision=revision))
-    except EntryNotFoundError:
+    if all(file.rfilename != "README.md" for file in head.siblings):
         return DatasetCard("---\n{}\n---\n")
+    path = persist(lambda: api.hf_hub_download(repo, "README.md", repo_type="dataset", revision=head.sha))
     return DatasetCard(Path(path).read_text("utf-8"), ignore_metadata_errors=True)
 
 
@@ -95,7 +93,7 @@ def dataset_card(options, recipe, run, told, summary):
         "Revision": run.get("revision"), "Input": run.get("source"), "Task": run.get("task"),
         "Engine": run.get("engine"), "Versions": run.get("versions"), "Sampling": run.get("sampling"),
         "Hardware": run.get("hardware") or summary.get("hardware"),
-        "Date": run.get("timestamp") or datetime.now(UTC).date().isoformat(),
+        "Date": run.get("timestamp") or datetime.now(timezone.utc).date().isoformat(),
         "Pages": told["pages"], "Failed": told["errors"], "Flags": dict(told["flags"]) or None,
         "Model licence": recipe.get("licence"),
     }  # fmt: skip

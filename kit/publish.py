@@ -80,7 +80,7 @@ def check_output(options, recipe, source):
                 create_output(api, options)
             return
         head = persist(lambda: api.dataset_info(repo))
-        taken = has_config(read_card(api, repo, head.sha), [file.rfilename for file in head.siblings], options)
+        taken = has_config(read_card(api, repo, head), [file.rfilename for file in head.siblings], options)
         begun = "run.json" in open_storage(checkpoint_of(options), create=False).list()
     except (HfHubHTTPError, OSError) as error:
         raise Stop(
@@ -254,7 +254,7 @@ def commit(api, options, run, files, section):
                 if request.status in ("open", "draft") and request.title == title and arrived(api, repo, files, ref):
                     return api.dataset_info(repo, revision=ref).sha, request.url
         there = [file.rfilename for file in head.siblings]
-        card = read_card(api, repo, head.sha)
+        card = read_card(api, repo, head)
         old, new = str(card), merged_card(card, there, options, section)
         if not options.create_pr and old == new and arrived(api, repo, files, head.sha):
             return head.sha, None

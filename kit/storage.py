@@ -37,8 +37,11 @@ def _is_passing(error):
     if status is not None:
         return status in (408, 409, 412, 425, 429) or status >= 500
     transports = ("httpx", "httpx2", "httpcore", "requests", "urllib3")  # the client library differs by hub version
-    lost = isinstance(error, (ConnectionError, TimeoutError)) or type(error).__module__.split(".")[0] in transports
-    return lost or "xet" in f"{type(error).__module__} {error}".lower()  # hf_xet raises plain RuntimeErrors
+    if isinstance(error, (ConnectionError, TimeoutError)) or type(error).__module__.split(".")[0] in transports:
+        return True
+    if isinstance(error, RuntimeError) and "xet" in str(error).lower():  # hf_xet's failures have no class of their own
+        return True
+    return error.__cause__ is not None and _is_passing(error.__cause__)
 
 
 def _seconds_asked(error):

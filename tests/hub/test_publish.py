@@ -69,6 +69,8 @@ def server(tmp_path_factory):
 def hub(server, monkeypatch, tmp_path):
     """The Hub, as the default of clients in this process, which works in an empty folder and waits only briefly."""
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", server.url)
+    template = server.url + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("HF_TOKEN", server.tokens["write"])
     monkeypatch.delenv("JOB_ID", raising=False)

@@ -1,4 +1,4 @@
-"""Durable results: parts, files, the index of what is done, and what happens when a writer is killed or cannot write."""
+"""Durable results: parts, files, the index of what is done, and writers that are killed or cannot write."""
 
 import json
 import os
