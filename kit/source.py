@@ -270,38 +270,39 @@ class FileSource:
 
     def items(self, done):
         left = ((row, file) for row, file in self.selected() if not is_finished(file, done, self.per_unit))
-        pages = (item for row, file in left for item in self.pages(row, file))
-        if self.per_unit != 1 and not self.is_text:
-            pages = windows(pages, self.per_unit, self.place)
-        return (item for item in pages if item.id not in done)
+        return (item for item in self.units(left) if item.id not in done)
+
+    def units(self, files):
+        pages = (item for row, file in files for item in self.pages(row, file))
+        return pages if self.per_unit == 1 or self.is_text else windows(pages, self.per_unit, self.place)
 
     def tables(self, columns=None):
-        """Yields (first row, table) with one row per page: `file_name`, the page's id, and `image` (or `text`)."""
-        from datasets import Dataset
+        """Yields (ids, table), a row per page or window: `file_name` is its id, `image` its first page (or `text`)."""
+        from datasets import Dataset, Features
 
-        columns = columns or list(self.features)
-        rows = (
-            {"file_name": item.id, **({"text": item.text} if self.is_text else {"image": self.image(item, columns)})}
-            for row, file in self.selected(all_shards=True)
-            for item in self.pages(row, file)
-        )
-        first = 0
-        while batch := list(islice(rows, BATCH_ROWS)):
-            yield first, Dataset.from_list(batch, features=self.features).data.table.select(columns)
-            first += len(batch)
+        units = self.units(self.selected(all_shards=True))
+        while batch := list(islice(units, BATCH_ROWS)):
+            rows = {"file_name": [unit.id for unit in batch]}
+            if self.is_text:
+                rows["text"] = [unit.text for unit in batch]
+            elif columns is None or "image" in columns:
+                rows["image"] = [self.image(unit) for unit in batch]
+            features = {name: self.features[name] for name in rows}
+            table = Dataset.from_dict(rows, features=Features(features)).data.table
+            yield rows["file_name"], table.select(columns or list(rows))
 
-    def image(self, item, columns):
-        """The encoded image of a page: the file itself, or a JPEG of one page of it; None if it cannot be read."""
-        if item.error or "image" not in columns:
+    def image(self, unit):
+        """The encoded image of the first page: the file itself, or a JPEG where it has pages; None if unreadable."""
+        if unit.error:
             return None
-        [(data, frame)] = item.parts
+        data, frame = unit.parts[0]
         try:
-            if item.id == self.files[item.row]:
-                with open(data if os.path.exists(data) else copy_of(data), "rb") as file:
-                    return {"bytes": file.read(), "path": os.path.basename(item.id)}
+            if unit.pages == 1 and not data.lower().endswith(".pdf"):
+                with open(copy_of(data) if data.startswith("hf://") else data, "rb") as file:
+                    return {"bytes": file.read(), "path": os.path.basename(self.files[unit.row])}
             jpeg = io.BytesIO()
             open_page(data, frame, dpi=self.options.dpi).image.save(jpeg, "JPEG", quality=95)
-            return {"bytes": jpeg.getvalue(), "path": f"{item.name.replace('/', '_')}.jpg"}
+            return {"bytes": jpeg.getvalue(), "path": f"{safe_name(unit.name)}.jpg"}
         except (OSError, PageError):
             return None
 
@@ -384,7 +385,7 @@ class DatasetSource:
         )
 
     def check_column(self):
-        import pyarrow.types as types
+        from pyarrow.types import is_struct
 
         flag = "--text-column" if self.is_text else "--image-column"
         images = [name for name, feature in self.features.items() if re.search(r"\b(Image|Pdf)\(", repr(feature))]
@@ -393,12 +394,11 @@ class DatasetSource:
             if column not in self.columns:
                 raise Stop(f"{self.name} has no column {column!r}. It has {', '.join(self.columns)}. {hint}")
         kind = found = self.features.arrow_schema.field(self.column).type
-        is_string = types.is_string(kind) or types.is_large_string(kind)
-        if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        while not self.is_text and hasattr(kind, "value_type"):  # a list of pages
             kind = kind.value_type
-        is_image = types.is_binary(kind) or types.is_large_binary(kind) or types.is_string(kind)
-        is_image = is_image or (types.is_struct(kind) and any(field.name in ("bytes", "path") for field in kind))
-        if not (is_string if self.is_text else is_image):
+        fields = {field.name for field in kind} if is_struct(kind) else set()
+        fits = ("string", "large_string") if self.is_text else ("string", "large_string", "binary", "large_binary")
+        if str(kind) not in fits and (self.is_text or not fields & {"bytes", "path"}):
             raise Stop(f"Column {self.column} of {self.name} holds {found}, not {flag[2:-7]}s. {hint}")
 
     def read_ids(self):
@@ -514,22 +514,24 @@ class DatasetSource:
                 yield row, table.slice(offset, 1 + len(rest))
 
     def embedded(self, table):
-        """The table with the bytes of images that its cells only name; a file that cannot be read stays a path."""
+        """The table with the bytes of images that its cells only name, and null for those that cannot be read."""
         import pyarrow as pa
 
         for place, name in enumerate(table.column_names):
             if repr(self.features[name]).startswith(("Image(", "Pdf(")) and pa.types.is_struct(table.field(name).type):
-                cells = table.column(name).to_pylist()
-                for cell in cells:
-                    if cell and not cell["bytes"] and cell["path"]:
-                        try:
-                            data = self.data_of(cell)
-                            with open(data if isinstance(data, Spool) else copy_of(data), "rb") as file:
-                                cell.update(bytes=file.read(), path=os.path.basename(cell["path"]))
-                        except PageError:
-                            pass
+                cells = [self.with_bytes(cell) for cell in table.column(name).to_pylist()]
                 table = table.set_column(place, name, pa.array(cells, self.features.arrow_schema.field(name).type))
         return table
+
+    def with_bytes(self, cell):
+        if not cell or cell["bytes"] is not None or not cell["path"]:
+            return cell
+        try:
+            data = self.data_of(cell)
+            with open(data if isinstance(data, Spool) else copy_of(data), "rb") as file:
+                return {"bytes": file.read(), "path": os.path.basename(cell["path"])}
+        except PageError:
+            return None
 
 
 def safe_name(id):
@@ -606,7 +608,7 @@ class ParquetRows:
             if not groups:
                 continue
             with self.open(uri) as file:
-                parquet = pq.ParquetFile(file, buffer_size=1 << 23)
+                parquet = pq.ParquetFile(file, pre_buffer=False, buffer_size=1 << 23)  # else a row group is in memory
                 for group, start in groups:
                     for batch in parquet.iter_batches(BATCH_ROWS, row_groups=[group], columns=columns):
                         rows = [number for number in range(start, start + batch.num_rows) if wanted(number)]
