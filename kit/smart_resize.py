@@ -6,9 +6,9 @@ import math
 def smart_resize(width, height, factor, min_pixels, max_pixels):
     """(width, height) after the processor: multiples of `factor`, the area between the bounds, the shape kept.
 
-    The rule of transformers' Qwen2-VL, whose own order is (height, width).
+    The rule of transformers 5.19, whose own order is (height, width) and which refuses shapes beyond 200 to 1.
     """
-    new_width, new_height = (max(factor, round(side / factor) * factor) for side in (width, height))
+    new_width, new_height = (round(side / factor) * factor for side in (width, height))
     if new_width * new_height > max_pixels:
         scale = math.sqrt(width * height / max_pixels)
         return tuple(max(factor, math.floor(side / scale / factor) * factor) for side in (width, height))

@@ -151,8 +151,15 @@ def check_version(recipe):
 
     window, python = recipe.get("vllm", {}), recipe.get("server_python", sys.executable)
     tested = window.get("tested") or window.get("min")
+    own = f"uv run --with vllm=={tested} {this_command()}"
+    if recipe.get("server_python"):  # this vLLM and this script's packages do not go into one environment
+        own = (
+            f"docker run --gpus all -p 8000:8000 --entrypoint vllm vllm/vllm-openai:v{tested} "
+            f"serve {recipe['model']} --max-model-len {recipe.get('max_model_len')} --generation-config vllm\n"
+            f"  uv run {this_command()} --endpoint http://localhost:8000/v1"
+        )
     remedy = (
-        f"On your own GPU:\n  uv run --with vllm=={tested} {this_command()}\n"
+        f"On your own GPU:\n  {own}\n"
         f"On a managed one, in the image that the script names:\n  hf jobs uv run {this_command()}"
     )
     probe = (

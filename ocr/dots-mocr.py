@@ -27,6 +27,8 @@
 A CLI that reads no [tool.hf-jobs] needs: --image vllm/vllm-openai:v0.29.0 --python /usr/bin/python3
 -e PYTHONPATH=/usr/local/lib/python3.12/dist-packages --flavor a10g-small -s HF_TOKEN
 
+A server of your own (--endpoint) needs: --trust-remote-code --chat-template-content-format string
+
 Hardware: one GPU with 24 GB; 16 GB fits narrowly.
 Output: `markdown`. Of layout-all also `dots_blocks`, boxes and text of every element; of layout-only the boxes alone;
 of svg SVG code; of web-parsing the model's JSON.
@@ -559,8 +561,11 @@ def _is_passing(error):
     if status is not None:
         return status in (408, 409, 412, 425, 429) or status >= 500
     transports = ("httpx", "httpx2", "httpcore", "requests", "urllib3")  # the client library differs by hub version
-    lost = isinstance(error, (ConnectionError, TimeoutError)) or type(error).__module__.split(".")[0] in transports
-    return lost or "xet" in f"{type(error).__module__} {error}".lower()  # hf_xet raises plain RuntimeErrors
+    if isinstance(error, (ConnectionError, TimeoutError)) or type(error).__module__.split(".")[0] in transports:
+        return True
+    if isinstance(error, RuntimeError) and "xet" in str(error).lower():  # hf_xet's failures have no class of their own
+        return True
+    return error.__cause__ is not None and _is_passing(error.__cause__)
 
 
 def _seconds_asked(error):
@@ -706,15 +711,13 @@ class BucketFolder:
 TAGS = ["ocr", "ocr-recipes", "uv-script"]
 
 
-def read_card(api, repo, revision):
-    """The README at that revision as a `DatasetCard`; an empty one where there is none."""
+def read_card(api, repo, head):
+    """The README of a repository as a `DatasetCard`, an empty one where `head` (a DatasetInfo) lists none."""
     from huggingface_hub import DatasetCard
-    from huggingface_hub.errors import EntryNotFoundError
 
-    try:
-        path = persist(lambda: api.hf_hub_download(repo, "README.md", repo_type="dataset", revision=revision))
-    except EntryNotFoundError:
+    if all(file.rfilename != "README.md" for file in head.siblings):
         return DatasetCard("---\n{}\n---\n")
+    path = persist(lambda: api.hf_hub_download(repo, "README.md", repo_type="dataset", revision=head.sha))
     return DatasetCard(Path(path).read_text("utf-8"), ignore_metadata_errors=True)
 
 
@@ -1758,7 +1761,7 @@ class FileSource:
         return pages if self.per_unit == 1 or self.is_text else windows(pages, self.per_unit, self.place)
 
     def tables(self, columns=None):
-        """Yields (ids, table), a row per page or window: `file_name` (its id) and `image` (of its first page) or `text`."""
+        """Yields (ids, table), a row per page or window: `file_name` is its id, `image` its first page (or `text`)."""
         from datasets import Dataset, Features
 
         units = self.units(self.selected(all_shards=True))
@@ -2089,7 +2092,7 @@ class ParquetRows:
             if not groups:
                 continue
             with self.open(uri) as file:
-                parquet = pq.ParquetFile(file, buffer_size=1 << 23)
+                parquet = pq.ParquetFile(file, pre_buffer=False, buffer_size=1 << 23)  # else a row group is in memory
                 for group, start in groups:
                     for batch in parquet.iter_batches(BATCH_ROWS, row_groups=[group], columns=columns):
                         rows = [number for number in range(start, start + batch.num_rows) if wanted(number)]
@@ -2219,7 +2222,7 @@ def check_output(options, recipe, source):
                 create_output(api, options)
             return
         head = persist(lambda: api.dataset_info(repo))
-        taken = has_config(read_card(api, repo, head.sha), [file.rfilename for file in head.siblings], options)
+        taken = has_config(read_card(api, repo, head), [file.rfilename for file in head.siblings], options)
         begun = "run.json" in open_storage(checkpoint_of(options), create=False).list()
     except (HfHubHTTPError, OSError) as error:
         raise Stop(
@@ -2393,7 +2396,7 @@ def commit(api, options, run, files, section):
                 if request.status in ("open", "draft") and request.title == title and arrived(api, repo, files, ref):
                     return api.dataset_info(repo, revision=ref).sha, request.url
         there = [file.rfilename for file in head.siblings]
-        card = read_card(api, repo, head.sha)
+        card = read_card(api, repo, head)
         old, new = str(card), merged_card(card, there, options, section)
         if not options.create_pr and old == new and arrived(api, repo, files, head.sha):
             return head.sha, None
@@ -3493,8 +3496,15 @@ def check_version(recipe):
 
     window, python = recipe.get("vllm", {}), recipe.get("server_python", sys.executable)
     tested = window.get("tested") or window.get("min")
+    own = f"uv run --with vllm=={tested} {this_command()}"
+    if recipe.get("server_python"):  # this vLLM and this script's packages do not go into one environment
+        own = (
+            f"docker run --gpus all -p 8000:8000 --entrypoint vllm vllm/vllm-openai:v{tested} "
+            f"serve {recipe['model']} --max-model-len {recipe.get('max_model_len')} --generation-config vllm\n"
+            f"  uv run {this_command()} --endpoint http://localhost:8000/v1"
+        )
     remedy = (
-        f"On your own GPU:\n  uv run --with vllm=={tested} {this_command()}\n"
+        f"On your own GPU:\n  {own}\n"
         f"On a managed one, in the image that the script names:\n  hf jobs uv run {this_command()}"
     )
     probe = (
@@ -3629,10 +3639,9 @@ def weight_bytes(options):
             info = HfApi().model_info(options.model, revision=options.revision, files_metadata=True)
         except Exception:  # no network: what is in the cache is all there is, and vLLM will say what it misses
             return 0, 0
-        files = [
-            (f.rfilename, f.size or 0, isinstance(try_to_load_from_cache(options.model, f.rfilename, revision=info.sha), str))
-            for f in info.siblings
-        ]  # fmt: skip
+        names = {file.rfilename: file.size or 0 for file in info.siblings}
+        here = {n: isinstance(try_to_load_from_cache(options.model, n, revision=info.sha), str) for n in names}
+        files = [(name, size, here[name]) for name, size in names.items()]
     for suffix in (".safetensors", ".bin", ".pt"):
         weights = [(size, here) for name, size, here in files if name.endswith(suffix)]
         if weights:
@@ -3819,7 +3828,7 @@ def answer_of(output):
 
 BOOT_SECONDS = 1800  # a download of the weights, and compilation
 REQUEST_SECONDS = 1800  # an answer of 16,000 tokens at full load, and its time in the server's queue
-PULSE_SECONDS = 5  # between two looks at the server's health
+PULSE_SECONDS, PULSE_PATIENCE = 5, 20  # between two looks at the server's health, and for its answer
 BODIES = {"png": ("PNG", {"compress_level": 1}), "jpeg": ("JPEG", {"quality": 95})}
 
 # Engine takes neither an environment nor a log file, and its server would outlive this process if that is killed.
@@ -3948,7 +3957,7 @@ async def check_pulse(server):
     """Raises what `Server.gone` gives if the process has ended, or if nobody answers three times."""
     import httpx2
 
-    async with httpx2.AsyncClient(headers=credentials(), timeout=20) as client:
+    async with httpx2.AsyncClient(headers=credentials(), timeout=PULSE_PATIENCE) as client:
         for left in (2, 1, 0):
             if server.process is not None and server.process.poll() is not None:
                 raise server.gone(f"ended with exit code {server.process.returncode}")
@@ -4092,9 +4101,9 @@ def credentials():
 def smart_resize(width, height, factor, min_pixels, max_pixels):
     """(width, height) after the processor: multiples of `factor`, the area between the bounds, the shape kept.
 
-    The rule of transformers' Qwen2-VL, whose own order is (height, width).
+    The rule of transformers 5.19, whose own order is (height, width) and which refuses shapes beyond 200 to 1.
     """
-    new_width, new_height = (max(factor, round(side / factor) * factor) for side in (width, height))
+    new_width, new_height = (round(side / factor) * factor for side in (width, height))
     if new_width * new_height > max_pixels:
         scale = math.sqrt(width * height / max_pixels)
         return tuple(max(factor, math.floor(side / scale / factor) * factor) for side in (width, height))

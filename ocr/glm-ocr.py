@@ -452,8 +452,11 @@ def _is_passing(error):
     if status is not None:
         return status in (408, 409, 412, 425, 429) or status >= 500
     transports = ("httpx", "httpx2", "httpcore", "requests", "urllib3")  # the client library differs by hub version
-    lost = isinstance(error, (ConnectionError, TimeoutError)) or type(error).__module__.split(".")[0] in transports
-    return lost or "xet" in f"{type(error).__module__} {error}".lower()  # hf_xet raises plain RuntimeErrors
+    if isinstance(error, (ConnectionError, TimeoutError)) or type(error).__module__.split(".")[0] in transports:
+        return True
+    if isinstance(error, RuntimeError) and "xet" in str(error).lower():  # hf_xet's failures have no class of their own
+        return True
+    return error.__cause__ is not None and _is_passing(error.__cause__)
 
 
 def _seconds_asked(error):
@@ -599,15 +602,13 @@ class BucketFolder:
 TAGS = ["ocr", "ocr-recipes", "uv-script"]
 
 
-def read_card(api, repo, revision):
-    """The README at that revision as a `DatasetCard`; an empty one where there is none."""
+def read_card(api, repo, head):
+    """The README of a repository as a `DatasetCard`, an empty one where `head` (a DatasetInfo) lists none."""
     from huggingface_hub import DatasetCard
-    from huggingface_hub.errors import EntryNotFoundError
 
-    try:
-        path = persist(lambda: api.hf_hub_download(repo, "README.md", repo_type="dataset", revision=revision))
-    except EntryNotFoundError:
+    if all(file.rfilename != "README.md" for file in head.siblings):
         return DatasetCard("---\n{}\n---\n")
+    path = persist(lambda: api.hf_hub_download(repo, "README.md", repo_type="dataset", revision=head.sha))
     return DatasetCard(Path(path).read_text("utf-8"), ignore_metadata_errors=True)
 
 
@@ -1651,7 +1652,7 @@ class FileSource:
         return pages if self.per_unit == 1 or self.is_text else windows(pages, self.per_unit, self.place)
 
     def tables(self, columns=None):
-        """Yields (ids, table), a row per page or window: `file_name` (its id) and `image` (of its first page) or `text`."""
+        """Yields (ids, table), a row per page or window: `file_name` is its id, `image` its first page (or `text`)."""
         from datasets import Dataset, Features
 
         units = self.units(self.selected(all_shards=True))
@@ -1982,7 +1983,7 @@ class ParquetRows:
             if not groups:
                 continue
             with self.open(uri) as file:
-                parquet = pq.ParquetFile(file, buffer_size=1 << 23)
+                parquet = pq.ParquetFile(file, pre_buffer=False, buffer_size=1 << 23)  # else a row group is in memory
                 for group, start in groups:
                     for batch in parquet.iter_batches(BATCH_ROWS, row_groups=[group], columns=columns):
                         rows = [number for number in range(start, start + batch.num_rows) if wanted(number)]
@@ -2112,7 +2113,7 @@ def check_output(options, recipe, source):
                 create_output(api, options)
             return
         head = persist(lambda: api.dataset_info(repo))
-        taken = has_config(read_card(api, repo, head.sha), [file.rfilename for file in head.siblings], options)
+        taken = has_config(read_card(api, repo, head), [file.rfilename for file in head.siblings], options)
         begun = "run.json" in open_storage(checkpoint_of(options), create=False).list()
     except (HfHubHTTPError, OSError) as error:
         raise Stop(
@@ -2286,7 +2287,7 @@ def commit(api, options, run, files, section):
                 if request.status in ("open", "draft") and request.title == title and arrived(api, repo, files, ref):
                     return api.dataset_info(repo, revision=ref).sha, request.url
         there = [file.rfilename for file in head.siblings]
-        card = read_card(api, repo, head.sha)
+        card = read_card(api, repo, head)
         old, new = str(card), merged_card(card, there, options, section)
         if not options.create_pr and old == new and arrived(api, repo, files, head.sha):
             return head.sha, None
@@ -3248,8 +3249,15 @@ def check_version(recipe):
 
     window, python = recipe.get("vllm", {}), recipe.get("server_python", sys.executable)
     tested = window.get("tested") or window.get("min")
+    own = f"uv run --with vllm=={tested} {this_command()}"
+    if recipe.get("server_python"):  # this vLLM and this script's packages do not go into one environment
+        own = (
+            f"docker run --gpus all -p 8000:8000 --entrypoint vllm vllm/vllm-openai:v{tested} "
+            f"serve {recipe['model']} --max-model-len {recipe.get('max_model_len')} --generation-config vllm\n"
+            f"  uv run {this_command()} --endpoint http://localhost:8000/v1"
+        )
     remedy = (
-        f"On your own GPU:\n  uv run --with vllm=={tested} {this_command()}\n"
+        f"On your own GPU:\n  {own}\n"
         f"On a managed one, in the image that the script names:\n  hf jobs uv run {this_command()}"
     )
     probe = (
@@ -3384,10 +3392,9 @@ def weight_bytes(options):
             info = HfApi().model_info(options.model, revision=options.revision, files_metadata=True)
         except Exception:  # no network: what is in the cache is all there is, and vLLM will say what it misses
             return 0, 0
-        files = [
-            (f.rfilename, f.size or 0, isinstance(try_to_load_from_cache(options.model, f.rfilename, revision=info.sha), str))
-            for f in info.siblings
-        ]  # fmt: skip
+        names = {file.rfilename: file.size or 0 for file in info.siblings}
+        here = {n: isinstance(try_to_load_from_cache(options.model, n, revision=info.sha), str) for n in names}
+        files = [(name, size, here[name]) for name, size in names.items()]
     for suffix in (".safetensors", ".bin", ".pt"):
         weights = [(size, here) for name, size, here in files if name.endswith(suffix)]
         if weights:
@@ -3574,7 +3581,7 @@ def answer_of(output):
 
 BOOT_SECONDS = 1800  # a download of the weights, and compilation
 REQUEST_SECONDS = 1800  # an answer of 16,000 tokens at full load, and its time in the server's queue
-PULSE_SECONDS = 5  # between two looks at the server's health
+PULSE_SECONDS, PULSE_PATIENCE = 5, 20  # between two looks at the server's health, and for its answer
 BODIES = {"png": ("PNG", {"compress_level": 1}), "jpeg": ("JPEG", {"quality": 95})}
 
 # Engine takes neither an environment nor a log file, and its server would outlive this process if that is killed.
@@ -3703,7 +3710,7 @@ async def check_pulse(server):
     """Raises what `Server.gone` gives if the process has ended, or if nobody answers three times."""
     import httpx2
 
-    async with httpx2.AsyncClient(headers=credentials(), timeout=20) as client:
+    async with httpx2.AsyncClient(headers=credentials(), timeout=PULSE_PATIENCE) as client:
         for left in (2, 1, 0):
             if server.process is not None and server.process.poll() is not None:
                 raise server.gone(f"ended with exit code {server.process.returncode}")

@@ -125,7 +125,7 @@ def test_worst_case_fits():
         ((3360, 3360), (3360, 3360)),  # 11,289,600 pixels exactly
         ((3517, 3209), (3500, 3192)),  # rounded up beyond the limit, so reduced and rounded down
         ((30, 30), (56, 56)),  # below 3,136 pixels, so enlarged
-        ((2, 300), (28, 308)),
+        ((2, 300), (28, 700)),
     ],
 )
 def test_smart_resize(size, seen):

@@ -36,6 +36,7 @@ def test_body(words, prompt):
         ],
         "max_tokens": 15000,
         "temperature": 0.0,
+        "repetition_penalty": 1.0,
     }
 
 
@@ -55,6 +56,14 @@ def test_the_server_runs_in_the_image_and_the_script_does_not(monkeypatch):
     monkeypatch.setenv("VIRTUAL_ENV", "/of/the/script")
     assert nanonets.RECIPE["server_python"] == "/usr/bin/python3"
     assert not {"PYTHONPATH", "VIRTUAL_ENV"} & set(nanonets.server_environment(nanonets.RECIPE))
+
+
+def test_without_the_image_the_message_names_the_server_to_start():
+    recipe = {**nanonets.RECIPE, "server_python": "/no/such/python"}
+    with pytest.raises(nanonets.Stop) as stop:
+        nanonets.check_version(recipe)
+    assert "vllm/vllm-openai:v0.10.2 serve nanonets/Nanonets-OCR2-3B --max-model-len 32768" in str(stop.value)
+    assert "--endpoint http://localhost:8000/v1" in str(stop.value) and "--with vllm" not in str(stop.value)
 
 
 ANSWER = """<watermark>SPECIMEN</watermark>
