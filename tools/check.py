@@ -552,7 +552,8 @@ def catalogue(file):
     if not entry:
         yield 1, f"has no entry `{file.stem}` in models.json", "add one"
         return
-    backend = {"vllm": ("vllm",), "local": ("transformers", "onnx", "own", "sglang")}.get(file.recipe.get("engine"))
+    served = ("vllm", "sglang", "own") if file.recipe.get("server_command") else ("vllm",)
+    backend = {"vllm": served, "local": ("transformers", "onnx", "own", "sglang")}.get(file.recipe.get("engine"))
     pairs = [
         ("model", file.recipe.get("model"), file.line_of('"model":')),
         ("revision", file.recipe.get("revision"), file.line_of('"revision":')),

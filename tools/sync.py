@@ -435,7 +435,7 @@ def recipes_table(entries):
                 e["params"] or "not stated",
                 {"blocks": "Markdown, boxes"}.get(e["output"], e["output"]).replace("markdown", "Markdown"),
                 e["licence"] + (f" ({e['licence_note']})" if e.get("licence_note") else ""),
-                e["flavor"] or "any CPU",
+                "any CPU" if (e["flavor"] or "cpu").startswith("cpu") else f"GPU, `{e['flavor']}`",
                 e["support"],
             ]
             for e in entries

@@ -350,6 +350,7 @@ def test_documents_come_from_the_catalogue(house):
     readme = (house / "README.md").read_text()
     assert "old" not in readme and readme.startswith("# R\n") and readme.endswith("\nafter\n")
     assert "| [`toy`](ocr/toy.py) | [lab/toy](https://huggingface.co/lab/toy) | 1B |" in readme
+    assert "| MIT | GPU, `l4x1` | supported |" in readme
     assert "| `toy` | vllm | offline | >=0.29 | `lab/image:v1` | no |" in (house / "CLAUDE.md").read_text()
     languages = (house / "LANGUAGES.md").read_text()
     assert "| [`toy`](ocr/toy.py) | 2 | named-list | two |" in languages and "| Thai | `toy` |" in languages
