@@ -96,10 +96,11 @@ class Facts(NamedTuple):
     strings: set
     calls: set
     names: set  # of functions and classes at top level
-    late: list  # (line, variable, line of the vllm import above it)
+    late: list  # (line, variable of vLLM) below an import of vllm in the same function
 
 
 def facts_of(tree):
+    """Facts of a piece of Python. `inside` is the line of the outermost function around a node, or 0."""
     imports, strings, calls, late = [], set(), set(), []
 
     def visit(node, inside, caught):
@@ -110,9 +111,9 @@ def facts_of(tree):
                 imports.extend((child.lineno, alias.name, inside, caught) for alias in child.names)
             elif isinstance(child, ast.Constant) and isinstance(child.value, str):
                 strings.add(child.value)
-                above = [line for line, module, within, _ in imports if within and module.split(".")[0] == "vllm"]
-                if child.value.startswith("VLLM_") and inside and above and above[-1] > inside:
-                    late.append((child.lineno, child.value, above[-1]))
+                if child.value.startswith("VLLM_") and inside:
+                    above = [line for line, module, *_ in imports if line > inside and module.split(".")[0] == "vllm"]
+                    late += [(child.lineno, child.value)] if above else []
             elif isinstance(child, ast.Call) and isinstance(child.func, ast.Name):
                 calls.add(child.func.id)
             optional = isinstance(child, ast.Try | ast.With) and "ImportError" in ast.dump(child)
@@ -371,8 +372,8 @@ def imports_declared(file):
 def guards(file):
     """Switches of vLLM are read when it is imported."""
     for at, facts in [(None, file.facts), *file.regions]:
-        for line, name, imported in facts.late:
-            yield at or line, f"`{name}` is set after vllm was imported (line {imported})", "set it before"
+        for line, name in facts.late:
+            yield at or line, f"`{name}` is set after vllm was imported", "set it before"
     if file.recipe.get("engine") == "vllm":
         if not any("VLLM_USE_FLASHINFER_SAMPLER" in facts.strings for _, facts in file.regions):
             yield 1, "never sets VLLM_USE_FLASHINFER_SAMPLER", "stamp the module that sets it before vllm is imported"
