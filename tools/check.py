@@ -113,7 +113,7 @@ def facts_of(tree):
                 strings.add(child.value)
                 if child.value.startswith("VLLM_") and inside:
                     above = [line for line, module, *_ in imports if line > inside and module.split(".")[0] == "vllm"]
-                    late += [(child.lineno, child.value)] if above else []
+                    late.extend([(child.lineno, child.value)] if above else [])
             elif isinstance(child, ast.Call) and isinstance(child.func, ast.Name):
                 calls.add(child.func.id)
             optional = isinstance(child, ast.Try | ast.With) and "ImportError" in ast.dump(child)
