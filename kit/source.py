@@ -79,15 +79,16 @@ def windows(items, n, place):
     """Groups the pages of a document into Items of `n` parts, or into one where `n` is None.
 
     `place(item)` gives the document's id, its output name, and the page's 1-based number in it. Windows start at 1,
-    n + 1, 2n + 1 ..., whatever pages are left out.
+    n + 1, 2n + 1 ... and end at a gap, so that they are the same whatever has been skipped.
     """
 
-    def window_of(item):
+    def window_of(numbered):
+        position, item = numbered
         document, name, number = place(item)
-        return document, name, n and (number - 1) // n
+        return document, name, n and (number - 1) // n, number - position
 
-    for (document, name, _), pages in groupby(items, key=window_of):
-        window = list(pages)
+    for (document, name, *_), pages in groupby(enumerate(items), key=window_of):
+        window = [item for _, item in pages]
         first, start, end = window[0], place(window[0])[2], place(window[-1])[2]
         if first.error or (n and start == end == 1):
             yield from window
@@ -260,13 +261,12 @@ class FileSource:
             yield replace(item, error=f"cannot read {path} as UTF-8 text: {first_line(error)}")
 
     def place(self, item):
-        """The document of a page: its file, or the folder where the file has one page."""
+        """The document of a page: its file, or for windows of one-page files their folder."""
         file = self.files[item.row]
-        if item.error or item.id != file:
+        if item.error or item.id != file or not self.per_unit:
             return file, self.name_of(file), item.page
         folder = os.path.dirname(file)
-        document = folder or ("" if self.per_unit else os.path.basename(self.base))
-        return document, document, item.row - self.starts[folder] + 1
+        return folder, folder, item.row - self.starts[folder] + 1
 
     def items(self, done):
         left = ((row, file) for row, file in self.selected() if not is_finished(file, done, self.per_unit))
