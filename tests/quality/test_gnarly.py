@@ -34,7 +34,7 @@ def character_error_rate(found, expected):
 
 @pytest.mark.parametrize(("name", "frame"), PAGES)
 def test_text_is_read(name, frame, read):
-    opened = open_page(built(name), frame, dpi=144)
+    opened = open_page(built(name), frame, dpi=144, bounds={"max_side": 900})
     found = read(opened.image)
     assert character_error_rate(found, READABLE[name].texts[frame]) <= 0.05, found
 

@@ -217,6 +217,25 @@ def test_a_pdf_that_changes_on_disk_is_opened_again(tmp_path):
     assert count_pages(str(path)) == 1
 
 
+def test_a_uri_is_fetched_once_for_all_its_pages(monkeypatch):
+    fetched = []
+
+    class Hub:
+        def cat_file(self, uri):
+            fetched.append(uri)
+            if uri.endswith("missing.pdf"):
+                raise FileNotFoundError(uri)
+            return built("pages.pdf")
+
+    monkeypatch.setattr("huggingface_hub.HfFileSystem", Hub)
+    uri = "hf://datasets/library/scans/pages.pdf"
+    for frame in range(count_pages(uri)):
+        assert open_page(uri, frame).image == open_page(built("pages.pdf"), frame).image
+    assert fetched == [uri]
+    with pytest.raises(PageError, match="cannot fetch hf://.*missing.pdf: FileNotFoundError"):
+        open_page("hf://datasets/library/scans/missing.pdf")
+
+
 def test_a_large_pdf_page_is_drawn_smaller():
     opened = open_page(built("pages.pdf"), dpi=4800, bounds={"max_side": 1000})
     assert (opened.width, opened.height) == (30_000, 15_200)
