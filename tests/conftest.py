@@ -1,3 +1,3 @@
 """The loopback Hub's fixtures, for every suite."""
 
-from tests.hub.conftest import hub, shared_hub, start_hub  # noqa: F401
+from tests.hub.conftest import hub, start_hub  # noqa: F401

@@ -23,10 +23,3 @@ def start_hub(tmp_path_factory):
 def hub(start_hub):
     """A fresh, empty Hub that runs jobs."""
     return start_hub()
-
-
-@pytest.fixture(scope="module")
-def shared_hub(tmp_path_factory):
-    """One Hub for a module whose tests use names of their own and inject no faults."""
-    with LoopbackHub(tmp_path_factory.mktemp("shared-hub")) as hub:
-        yield hub

@@ -131,14 +131,20 @@ def test_slow_answers(repo_hub):
 
 
 def test_push_to_hub_dies_of_a_conflict_on_the_commit(repo_hub):
-    """The reason why publishing needs a retry of its own."""
-    push = """
-        from datasets import Dataset
-        Dataset.from_dict({"n": [1, 2]}).push_to_hub("user/repo", "%s")
-    """
+    """The reason why publishing needs a retry of its own: only what comes before the commit is retried."""
     repo_hub.fault("POST", COMMIT, status=412)
-    done = repo_hub.python(push % "one", check=False)
-    assert done.returncode == 1 and "412" in done.stderr, done.stderr
-    repo_hub.fault("POST", r"/preupload/", status=503)
-    repo_hub.python(push % "two")
-    assert "two/train-00000-of-00001.parquet" in repo_hub.files("user/repo")
+    repo_hub.fault("POST", r"/preupload/", status=503, after=2)  # a push asks twice: for its data and for its card
+    repo_hub.python("""
+        import pytest
+        from datasets import Dataset
+        from huggingface_hub.errors import HfHubHTTPError
+
+        rows = Dataset.from_dict({"n": [1, 2]})
+        with pytest.raises(HfHubHTTPError, match="412"):
+            rows.push_to_hub("user/repo", "one")
+        rows.push_to_hub("user/repo", "two")
+    """)
+    assert [path for path in repo_hub.files("user/repo") if path.endswith(".parquet")] == [
+        "two/train-00000-of-00001.parquet"
+    ]
+    assert [entry["status"] for entry in repo_hub.requests("/preupload/")] == [200, 200, 503, 200, 200]

@@ -1,6 +1,7 @@
 """A Hugging Face Hub on loopback for tests: repos, pull requests, LFS, Xet, buckets, jobs, a request log and faults.
 
-Unmodified `huggingface_hub`, `datasets`, `hf_xet` and `saturate` clients accept it once `HF_ENDPOINT` names it:
+Unmodified `huggingface_hub`, `datasets` and `hf_xet` clients accept it once `HF_ENDPOINT` names it and `HF_TOKEN` is
+one of auth.py's:
 
     python -m tests.hub.loopback --root DIR --port 0       # prints its URL on the first line
 

@@ -52,7 +52,8 @@ class LoopbackHub:
         }
 
     def close(self):
-        """Stop the server. Raises AssertionError if it failed on a request by a defect of its own."""
+        """Stop the server and the jobs that still run. Raises AssertionError if it failed on a request by a defect of its own."""
+        self.call("DELETE", "/_loopback/jobs")
         defects = [entry for entry in self.requests() if "defect" in entry]
         self.process.terminate()
         self.process.wait(10)

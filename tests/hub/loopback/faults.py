@@ -18,6 +18,7 @@ from starlette.responses import Response
 
 from tests.hub.loopback.buckets import put_contents
 from tests.hub.loopback.http import HubError, route
+from tests.hub.loopback.runner import kill
 from tests.hub.loopback.state import Bucket
 
 CONTROL = "/_loopback/"
@@ -76,7 +77,7 @@ async def cut(send, response=None):
         await send({"type": "http.response.body", "body": half[: len(half) // 2], "more_body": True})
         transport.close()
     while not send.__self__.disconnected:  # else uvicorn answers 500 for us
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.01)
 
 
 @route("GET", "/_loopback/requests")
@@ -98,9 +99,12 @@ def faults(request):
     return [asdict(fault) for fault in hub.faults]
 
 
-@route("GET", "/_loopback/jobs")
+@route("GET|DELETE", "/_loopback/jobs")
 def job_specs(request):
-    """Every job as submitted, secrets included, and its log."""
+    """Every job as submitted, secrets included, and its log; DELETE kills those that still run."""
+    if request.method == "DELETE":
+        for job in request.hub.jobs.values():
+            kill(job)
     return [{"id": job.id, "spec": job.spec, "logs": job.lines} for job in request.hub.jobs.values()]
 
 

@@ -153,7 +153,7 @@ def run_job(hub, job):
     """Run a job from its volumes to its final stage."""
     stage, message = "COMPLETED", None
     try:
-        with tempfile.TemporaryDirectory(prefix="loopback-job-") as temporary:
+        with tempfile.TemporaryDirectory(prefix="job-", dir=hub.root) as temporary:
             work = Path(temporary, "work")
             work.mkdir()
             volumes = []
