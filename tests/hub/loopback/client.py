@@ -52,11 +52,13 @@ class LoopbackHub:
         }
 
     def close(self):
-        """Stop the server and the jobs that still run. Raises AssertionError if it failed on a request by a defect of its own."""
-        self.call("DELETE", "/_loopback/jobs")
-        defects = [entry for entry in self.requests() if "defect" in entry]
-        self.process.terminate()
-        self.process.wait(10)
+        """Stop the server and the jobs that still run. Raises AssertionError where a defect of its own failed a request."""
+        try:
+            self.call("DELETE", "/_loopback/jobs")
+            defects = [entry for entry in self.requests() if "defect" in entry]
+        finally:
+            self.process.terminate()
+            self.process.wait(10)
         assert not defects, f"defects of the loopback Hub: {defects}\n{(self.root / 'server.log').read_text()[-4000:]}"
 
     def __enter__(self):
