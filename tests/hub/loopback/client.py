@@ -52,7 +52,7 @@ class LoopbackHub:
         }
 
     def close(self):
-        """Stop the server and the jobs that still run. Raises AssertionError if a defect of its own failed a request."""
+        """Stop the server and its running jobs. Raises AssertionError if a defect of its own failed a request."""
         try:
             self.call("DELETE", "/_loopback/jobs")
             defects = [entry for entry in self.requests() if "defect" in entry]
