@@ -1,8 +1,5 @@
 """Engine `offline`: vLLM in this process, kept full: pages enter while others are answered, and it is never drained."""
 
-import os
-import subprocess
-import sys
 from collections import deque
 
 from kit.run import EngineDied
@@ -10,6 +7,7 @@ from kit.seam import Answer, PageError, Stop
 from kit.vllm import (
     PROMPT_KEYS,
     chat_arguments,
+    end_children_with_this_process,
     engine_args,
     messages_with,
     sampling_params,
@@ -20,20 +18,6 @@ from kit.vllm import (
 # Requests admitted between two steps: preparing a page takes longer than a step, and while this process prepares
 # pages it takes no answers.
 BURST = 2
-
-# vLLM's engine process does not notice the death of its parent: it would wait for work, and hold the GPU, for ever.
-REAPER = """
-import contextlib, os, sys, time, psutil
-parent, children = psutil.Process(int(sys.argv[1])), []
-with contextlib.suppress(psutil.NoSuchProcess):
-    while os.getppid() == parent.pid:
-        children = parent.children(recursive=True)
-        time.sleep(0.5)
-for child in children:
-    with contextlib.suppress(psutil.NoSuchProcess):
-        if child.pid != os.getpid():
-            child.kill()
-"""
 
 
 def offline(units, talk, options, recipe, stop):
@@ -117,7 +101,7 @@ class Exchange:
 def load_engine(options, recipe):
     """A `vllm.LLM` whose processes end with this one, even if it is killed. Raises Stop if it does not start."""
     set_environment(recipe)
-    subprocess.Popen([sys.executable, "-c", REAPER, str(os.getpid())], stdin=subprocess.DEVNULL, start_new_session=True)
+    end_children_with_this_process()
     try:
         from vllm import LLM
 

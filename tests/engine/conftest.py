@@ -1,0 +1,64 @@
+"""The environment with the real vLLM, tiny checkpoints, and recipes that run on them."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+# What a CPU and a tiny model need. float32: rounding in bfloat16 depends on which requests are computed together.
+CPU_ARGS = {"enforce_eager": True, "dtype": "float32", "max_num_seqs": 64}
+CPU_ENVIRONMENT = {"OCR_ALLOW_CPU": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
+
+
+@pytest.fixture(scope="session")
+def python():
+    """The interpreter of the environment that install.sh makes."""
+    path = Path(os.environ.get("OCR_ENGINE_PYTHON", ROOT / ".venv-engine" / "bin" / "python"))
+    if not path.exists():
+        pytest.skip(f"no vLLM for CPUs at {path}; make it with tests/engine/install.sh .venv-engine")
+    return str(path)
+
+
+@pytest.fixture(scope="session")
+def environment():
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("VLLM_", "PYTEST", "VIRTUAL_ENV"))}
+    return kept | CPU_ENVIRONMENT | {"PYTHONPATH": str(ROOT)}
+
+
+@pytest.fixture(scope="session")
+def tiny(python, environment, tmp_path_factory):
+    """`tiny(architecture)`: the folder of that architecture's checkpoint, made once."""
+    made = {}
+
+    def build(architecture):
+        if architecture not in made:
+            folder = tmp_path_factory.mktemp("models") / architecture
+            command = [python, ROOT / "tests/engine/tiny.py", architecture, folder]
+            result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+            assert result.returncode == 0, result.stderr[-3000:]
+            made[architecture] = str(folder)
+        return made[architecture]
+
+    return build
+
+
+def runnable(recipe, folder):
+    """A copy of ocr/<recipe>.py whose engine fits a CPU; its path. Nothing else in it is changed."""
+    source = (ROOT / "ocr" / f"{recipe}.py").read_text()
+    start = '\nif __name__ == "__main__":'
+    assert source.count(start) == 1
+    fitted = (
+        f'\nRECIPE["engine_args"] = {{**RECIPE.get("engine_args", {{}}), **{CPU_ARGS!r}}}'
+        '\nRECIPE.pop("server_python", None)'
+        '\nRECIPE.pop("vllm", None)\n'
+    )
+    script = folder / f"{recipe}.py"
+    script.write_text(source.replace(start, fitted + start))
+    return script
+
+
+def last_json(output):
+    return json.loads(output.strip().splitlines()[-1])
