@@ -57,7 +57,7 @@ def otsl_lines(rows):
 
     for row, cells in enumerate(rows):
         line = []
-        for column, (kind, text) in enumerate(cells):
+        for column, (kind, _) in enumerate(cells):
             if (row, column) in taken:
                 continue
             right, below = column + 1, row + 1
