@@ -25,9 +25,9 @@ FONTS = {
     "sans": "/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf",
     "garamond": "/usr/share/fonts/opentype/ebgaramond/EBGaramond12-Regular.otf",
     "fraktur": "/usr/share/fonts/truetype/blankenburg/Blankenburg_UNZ1A.ttf",
-    "chinese": "/usr/share/fonts/opentype/noto/NotoSerifCJK-Regular.ttc",  # face 2 of the collection: Simplified Chinese
+    "chinese": "/usr/share/fonts/opentype/noto/NotoSerifCJK-Regular.ttc",
 }
-FACES = {"chinese": 2}
+FACES = {"chinese": 2}  # Simplified Chinese in the collection
 
 # Printing types of 1780 have no ligature for "ct" that a reader must know; only the long s is kept.
 NO_LIGATURES = ["-liga", "-dlig", "-hlig", "-clig"]
@@ -119,15 +119,23 @@ LONG_S = [
     "A Stake is a good Servant for two Years, and a bad Maſter ever after.",
 ]
 
-EUROPEAN = [
+GERMAN_FRENCH = [
     "Zwölf Mädchen aßen süße Äpfel vor dem Rathaus; der Bürgermeister zählte die Körbe und schrieb "
     "»über vierzig« in sein Büchlein. Öl, Übermut und große Straßen kosten Geld.",
+    "Der Gärtner fürchtete weder Frost noch Hagel, wohl aber die Tür, die nachts von selbst aufging. "
+    "Er ölte sie, schloß sie ab und hörte trotzdem Schritte.",
     "À l'été, la forêt près du château sentait le thym et la fumée. L'élève où dînait le garçon reçut "
     "une pêche, deux pâtés et un cœur de sucre. « Voilà », dit-elle, « ça suffit. »",
+    "Le maître d'hôtel, très âgé, répétait à chaque fenêtre : il fera beau demain, sauf s'il pleut.",
+]
+
+EUROPEAN = [
     "El señor Núñez compró un paraguas en el país de la lluvia. ¿Cuándo dejará de llover? ¡Mañana, "
     "según el periódico! La niña sonrió y guardó el corazón de latón.",
     "Em São João da Ponte, as irmãs vendiam pão, maçãs e limões à porta da estação. Não há avó que não saiba a canção.",
     "På øen bor en gammel smed, som køber æbler og sælger små både. Över bron går en älg; den är trött men nöjd.",
+    "Żółty tramwaj jedzie przez most, a pięć gęsi idzie obok. Babcia mówi, że będzie śnieg.",
+    "Příští týden přijede strýček ze Žatce a přiveze kůň, tři hrušky a dobrou náladu.",
 ]
 
 CHINESE_TITLE = "江边的老茶馆"
@@ -322,7 +330,8 @@ def main():
         "long-s": plain_page(
             LONG_S_TITLE, LONG_S, font("garamond", 34), font("garamond", 46), height=860, features=NO_LIGATURES
         ),
-        "european": plain_page(None, EUROPEAN, serif, bold, height=900),
+        "german-french": plain_page(None, GERMAN_FRENCH, serif, bold, height=820),
+        "european": plain_page(None, EUROPEAN, serif, bold, height=840),
         "chinese": plain_page(
             CHINESE_TITLE, CHINESE, font("chinese", 34), font("chinese", 48), height=800, leading=56, between=""
         ),
