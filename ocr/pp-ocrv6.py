@@ -23,8 +23,8 @@
     hf jobs uv run ocr/pp-ocrv6.py user/scans user/scans-ocr
 
 A text detector and a line recogniser (1.5 to 34.5 million parameters) for Chinese, Japanese, English and 46 more
-languages in Latin letters; no Cyrillic, no Arabic. The small models come with the rapidocr package, so nothing is
-downloaded at run time; `--model-tier tiny` and `medium` are fetched once.
+languages in Latin letters. No Cyrillic and no Arabic; of old print, it has no long s. The small models come with the
+rapidocr package, so nothing is downloaded at run time; `--model-tier tiny` (no Japanese) and `medium` are fetched once.
 
 Hardware: one process per core, 1 to 2 GB each. No GPU.
 Output: `markdown`, the lines in reading order, columns and tables put in order; `pp_ocr_blocks`, one block per line
@@ -1950,8 +1950,8 @@ class DatasetSource:
         if isinstance(cell, list):
             return [self.data_of(entry) for entry in cell]
         if isinstance(cell, dict):
-            cell = cell.get("bytes") or cell.get("path")
-        if not cell:
+            cell = cell.get("path") if cell.get("bytes") is None else cell["bytes"]
+        if cell is None or cell == "":
             raise PageError("the cell is empty (None)")
         if isinstance(cell, bytes) or cell.startswith("hf://"):
             return cell

@@ -22,12 +22,12 @@ PP_OCRV6 = {
     "newspaper": 0.01,  # 0.0 %
     "table": 0.01,  # 0.3 %
     "german-french": 0.01,  # 0.0 %
-    "european": 0.01,  # 0.2 %
+    "european": 0.01,  # 0.2 %: its alphabet has no inverted exclamation mark
     "chinese": 0.01,  # 0.0 %
     "worn-scan": 0.01,  # 0.0 %
     "report": 0.01,  # 0.0 %
     "letters": 0.01,  # 0.0 %
-    "long-s": 0.05,  # 2.7 %: it has learned no long s and reads f or s
+    "long-s": 0.05,  # 2.7 %: its alphabet has no long s, it reads f or s
     "fraktur": 0.10,  # 6.0 %
     "blank": 0.0,
 }
