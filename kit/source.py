@@ -478,8 +478,8 @@ class DatasetSource:
         if isinstance(cell, list):
             return [self.data_of(entry) for entry in cell]
         if isinstance(cell, dict):
-            cell = cell.get("bytes") or cell.get("path")
-        if not cell:
+            cell = cell.get("path") if cell.get("bytes") is None else cell["bytes"]
+        if cell is None or cell == "":
             raise PageError("the cell is empty (None)")
         if isinstance(cell, bytes) or cell.startswith("hf://"):
             return cell

@@ -264,7 +264,8 @@ def test_a_whole_document_is_one_unit(scans):
         (2, "doc"),
     ]
     assert list(items) == [
-        "a.JPG", "b.png", "doc.pdf", "moving.gif", "multi.tif", "one.tiff", "single.pdf", "sub/x[1]*?.png", "sub/Ä ü.png"
+        "a.JPG", "b.png", "doc.pdf", "moving.gif", "multi.tif", "one.tiff", "single.pdf", "sub/x[1]*?.png",
+        "sub/Ä ü.png",
     ]  # fmt: skip
     assert ids(source_of("scans", recipe), {"doc.pdf": 3}) == [id for id in items if id != "doc.pdf"]
 
