@@ -17,7 +17,6 @@ from urllib.parse import unquote
 from kit.pages import count_pages, open_page
 from kit.seam import Item, PageError, Stop, say
 from kit.storage import first_line, persist
-from kit.workers import Ahead
 
 MULTI_PAGE_SUFFIXES = (".pdf", ".tif", ".tiff", ".gif")
 PAGE_SUFFIXES = MULTI_PAGE_SUFFIXES + tuple(
@@ -59,20 +58,6 @@ def open_source(options, recipe):
     """
     kind, place = where(options.input)
     return DatasetSource(options, recipe, place) if kind == "hub" else FileSource(options, recipe, kind, place)
-
-
-def read_ahead(iterator, n):
-    """Yields what `iterator` yields, read in a thread at most `n` ahead; closing this ends the thread."""
-    ahead = Ahead(iterator, n)
-    try:
-        while True:
-            try:
-                value = ahead.get()
-            except StopIteration:
-                return
-            yield value
-    finally:
-        ahead.close()
 
 
 def windows(items, n, place):
@@ -230,7 +215,7 @@ class FileSource:
             raise Stop(f"{self.options.output} is the input folder, whose files would be overwritten. Name another.")
         files, taken = [], {}
         for file in found:
-            if f"{self.base}/{file}".startswith(f"{out}/") and out != self.base:
+            if out.startswith(f"{self.base}/") and f"{self.base}/{file}".startswith(f"{out}/"):
                 continue
             files.append(file)
             name = self.name_of(file)

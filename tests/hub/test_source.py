@@ -430,7 +430,8 @@ seen = [shade(next(items).parts[0])]
 from huggingface_hub import CommitOperationAdd, HfApi
 path = "data/train-00000-of-00001.parquet"
 other = HfApi().hf_hub_download("user/other", path, repo_type="dataset")
-HfApi().create_commit("user/scans", repo_type="dataset", commit_message="x", operations=[CommitOperationAdd(path, other)])
+HfApi().create_commit("user/scans", repo_type="dataset", commit_message="x", operations=[
+    CommitOperationAdd(path, other)])
 seen += [shade(item.parts[0]) for item in items]
 published = [cell["title"] for _, table in source.tables(["title"]) for cell in table.to_pylist()]
 newest, pinned = open_scans(), open_scans(input_revision=source.identity["revision"])

@@ -4,14 +4,12 @@ import argparse
 import gc
 import os
 import pickle
-import threading
-import time
 
 import pytest
 from PIL import Image
 
 from kit.seam import Item, Stop
-from kit.source import FileSource, Spool, is_finished, open_source, read_ahead, safe_name, steady, where, windows
+from kit.source import FileSource, Spool, is_finished, open_source, safe_name, steady, where, windows
 
 
 class Done(dict):
@@ -157,6 +155,8 @@ def test_the_output_folder_is_no_input(scans):
     assert "out/page.png" in ids(source_of("scans"))
     assert ids(source_of("scans", output="scans/out")) == ALL
     assert "out/page.png" in ids(source_of("scans", output="scans/outer"))
+    assert ids(source_of("scans/sub", output="scans")) == ["x[1]*?.png", "Ä ü.png"]
+    assert "b.png" in ids(source_of("scans", output="."))
     (scans / "notes.md").write_text("# Notes")
     with pytest.raises(Stop, match="overwritten"):
         source_of("scans", {"input": "text"}, output="./scans")
@@ -310,38 +310,6 @@ def test_a_spool_goes_with_its_last_user():
     del item
     gc.collect()
     assert not os.path.exists(travelled)
-
-
-def test_read_ahead_keeps_order_and_passes_errors_on():
-    def numbers():
-        yield from range(5)
-        raise ValueError("broken source")
-
-    seen = []
-    with pytest.raises(ValueError, match="broken source"):
-        for number in read_ahead(numbers(), 2):
-            seen.append(number)
-    assert seen == [0, 1, 2, 3, 4]
-    assert list(read_ahead(iter([None, False, 0]), 2)) == [None, False, 0]
-
-
-def test_read_ahead_is_bounded_and_ends_with_its_consumer():
-    made, closed = [], threading.Event()
-
-    def numbers():
-        try:
-            while True:
-                made.append(len(made))
-                yield made[-1]
-        finally:
-            closed.set()
-
-    ahead = read_ahead(numbers(), 3)
-    assert next(ahead) == 0
-    time.sleep(0.3)
-    assert len(made) <= 6
-    ahead.close()
-    assert closed.wait(5)
 
 
 def test_reading_goes_on_behind_the_last_row_after_a_lost_connection(monkeypatch):
