@@ -5,7 +5,7 @@ import json
 import logging
 import os
 import sys
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 
 from kit.answers import complete, one_step
 from kit.publish import check_columns, check_output
@@ -44,7 +44,7 @@ def option_parser(recipe, add_options=None):
     add("--dpi", type=positive, default=recipe.get("dpi", 200), help="resolution of PDF pages (default %(default)s)")
     add("--keep-extension", action="store_true", help="name files x.png.md, for inputs that differ by suffix only")
 
-    engines = ["offline", "serve"] if recipe["engine"] == "vllm" else [recipe["engine"]]
+    engines = recipe.get("engines") or (["offline", "serve"] if recipe["engine"] == "vllm" else [recipe["engine"]])
     add("--engine", choices=engines, help=f"how the model runs ({', '.join(engines)}; default: the faster here)")
     add("--endpoint", metavar="URL", help="OpenAI-compatible server that is already running, e.g. http://host:8000/v1")
     add("--model", default=recipe["model"], help="model id or folder (default %(default)s)")
@@ -150,7 +150,7 @@ def run_facts(options, recipe, source):
         "source": source.identity, "engine": options.engine, "versions": versions(),
         "sampling": {key: getattr(options, key) for key in recipe.get("sampling") or {}},
         "max_tokens": options.max_tokens, "max_model_len": options.max_model_len,
-        "timestamp": datetime.now(UTC).isoformat(timespec="seconds"),
+        "timestamp": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }  # fmt: skip
 
 
@@ -172,19 +172,19 @@ def main(recipe, engines, request=None, parse=None, steps=None, load=None, predi
     """Runs a recipe; returns the exit code: 0 done, 1 stopped and resumable, 2 usage or preflight, 3 too many errors.
 
     `engines` maps engine names to functions, the default first. `preflight(options, recipe)` is the engines' check,
-    `check(options)` the recipe's own; both raise Stop.
+    `check(options)` the recipe's own; both raise Stop. `check` may return keys of RECIPE that these options change.
     """
-    options = option_parser(recipe, add_options).parse_args()
-    logging.basicConfig(level=logging.INFO if options.verbose else logging.ERROR, stream=sys.stderr)
     steps = steps or (one_step(request, parse) if request else None)
     results = None
     try:
+        options = option_parser(recipe, add_options).parse_args()
+        logging.basicConfig(level=logging.INFO if options.verbose else logging.ERROR, stream=sys.stderr)
         settle(options, recipe, engines)
         if options.dry_run:
             return show_settings(options, recipe, steps)
         if check:
-            check(options)
-        if preflight:
+            recipe = {**recipe, **(check(options) or {})}
+        if preflight and options.engine != "local":
             preflight(options, recipe)
         source = open_source(options, recipe)
         say(f"Reading {source.describe}; writing {' '.join(where(options.output))}.")
@@ -198,7 +198,7 @@ def main(recipe, engines, request=None, parse=None, steps=None, load=None, predi
         stop = stop_on_signals(results)
         tally = Tally(source.total, len(results.done))
         engine, items = engines[options.engine], source.items(results.done)
-        if steps:
+        if steps and options.engine != "local":
             rows = engine_rows(engine, items, steps, options, recipe, stop, results)
         else:
             rows = engine(items, options, recipe, stop, load, predict)

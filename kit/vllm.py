@@ -138,9 +138,9 @@ def window_size(options, recipe):
     bounds = image_bounds(options, recipe)
     side = bounds.get("max_side")
     pixels = bounds.get("max_pixels") or (side * side if side else UNBOUNDED_PIXELS)
-    page = BYTES_PER_PIXEL * pixels * (recipe.get("pages_per_unit") or 1)
-    seqs = engine_args(options, recipe)["max_num_seqs"]
-    return options.window or max(1, min(2 * seqs, host_memory() // 4 // page))
+    args = engine_args(options, recipe)
+    unit = BYTES_PER_PIXEL * pixels * args["limit_mm_per_prompt"].get("image", 0)
+    return options.window or max(1, min(2 * args["max_num_seqs"], host_memory() // 4 // max(unit, 1)))
 
 
 def host_memory():
@@ -302,7 +302,8 @@ def check_lengths(options, recipe, config):
             f"Use --max-model-len {context} or less."
         )
     prompt = max((len(text.encode()) for text in (recipe.get("tasks") or {}).values()), default=0) // 3 + 64
-    needed = prompt + (recipe.get("image_tokens") or 0) * (recipe.get("pages_per_unit") or 1)
+    images = engine_args(options, recipe)["limit_mm_per_prompt"].get("image", 0)
+    needed = prompt + (recipe.get("image_tokens") or 0) * images
     if length and options.max_tokens + needed > length:
         room = length - needed
         advice = f"--max-tokens {room}" if room >= 256 else f"--max-model-len {needed + options.max_tokens}"
