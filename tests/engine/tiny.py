@@ -227,7 +227,80 @@ def dots_ocr(folder):
     Qwen2_5_VLProcessor(images, words, Qwen2VLVideoProcessor(), chat_template=template).save_pretrained(folder)
 
 
-ARCHITECTURES = {made.__name__: made for made in (glm_ocr, lighton_ocr, dots_ocr, qwen2_5_vl)}
+def qwen3_vl(folder):
+    from transformers import (
+        Qwen2VLImageProcessor,
+        Qwen3VLConfig,
+        Qwen3VLForConditionalGeneration,
+        Qwen3VLProcessor,
+        Qwen3VLVideoProcessor,
+    )
+
+    words, ids = tokenizer(QWEN_TOKENS, chatml(QWEN_IMAGE), "<|im_end|>", "<|endoftext|>")
+    config = Qwen3VLConfig(
+        text_config=QWEN2_TEXT | dict(
+            head_dim=32, bos_token_id=ids["<|endoftext|>"], eos_token_id=ids["<|im_end|>"],
+            rope_parameters={
+                "rope_type": "default", "mrope_section": [6, 5, 5], "mrope_interleaved": True, "rope_theta": 5e6,
+            },
+        ),
+        vision_config=dict(
+            depth=2, hidden_size=64, intermediate_size=128, num_heads=2, out_hidden_size=64, patch_size=16,
+            spatial_merge_size=2, temporal_patch_size=2, num_position_embeddings=256, deepstack_visual_indexes=[0],
+        ),
+        image_token_id=ids["<|image_pad|>"], video_token_id=ids["<|video_pad|>"],
+        vision_start_token_id=ids["<|vision_start|>"], vision_end_token_id=ids["<|vision_end|>"],
+        tie_word_embeddings=False, dtype="float32",
+    )  # fmt: skip
+    images = Qwen2VLImageProcessor(patch_size=16, min_pixels=65536, max_pixels=1003520)
+    processor = Qwen3VLProcessor(images, words, Qwen3VLVideoProcessor(), chat_template=words.chat_template)
+    save(folder, Qwen3VLForConditionalGeneration(config), processor, ids["<|im_end|>"])
+
+
+def qianfan_ocr(folder):
+    """The names of the checkpoint, which are InternVL's and not those of the transformers class; no processor."""
+    import torch
+    from safetensors.torch import save_file
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    special = ["<img>", "</img>", "<IMG_CONTEXT>", "<think>", "</think>", *(f"<COORD_{n:03}>" for n in range(8))]
+    words, ids = tokenizer(QWEN_TOKENS + special, chatml("<image>\n"), "<|im_end|>", "<|endoftext|>")
+    text = QWEN2_TEXT | dict(model_type="qwen3", head_dim=32, eos_token_id=ids["<|im_end|>"])
+    vision = dict(
+        model_type="qianfan_ocr_vision", hidden_size=64, intermediate_size=128, num_hidden_layers=2,
+        num_attention_heads=2, image_size=448, patch_size=14,
+    )  # fmt: skip
+    shapes = {
+        "vision_model.embeddings.class_embedding": (1, 1, 64),
+        "vision_model.embeddings.patch_embedding.weight": (64, 3, 14, 14),
+        "vision_model.embeddings.patch_embedding.bias": (64,),
+        "vision_model.embeddings.position_embedding": (1, 1025, 64),
+        "mlp1.0.weight": (256,), "mlp1.0.bias": (256,), "mlp1.1.weight": (64, 256), "mlp1.1.bias": (64,),
+        "mlp1.3.weight": (64, 64), "mlp1.3.bias": (64,),
+    }  # fmt: skip
+    for layer in range(2):
+        block = {
+            "ls1": (64,), "ls2": (64,), "norm1.weight": (64,), "norm1.bias": (64,), "norm2.weight": (64,),
+            "norm2.bias": (64,), "attn.qkv.weight": (192, 64), "attn.qkv.bias": (192,), "attn.proj.weight": (64, 64),
+            "attn.proj.bias": (64,), "mlp.fc1.weight": (128, 64), "mlp.fc1.bias": (128,), "mlp.fc2.weight": (64, 128),
+            "mlp.fc2.bias": (64,),
+        }  # fmt: skip
+        shapes |= {f"vision_model.encoder.layers.{layer}.{name}": shape for name, shape in block.items()}
+    weights = {name: torch.ones(shape) for name, shape in shapes.items()}
+    model = Qwen3ForCausalLM(Qwen3Config(**text, dtype="float32"))
+    weights |= {f"language_model.{name}": weight.detach().clone() for name, weight in model.state_dict().items()}
+    widen(weights.items())
+    save_file(weights, Path(folder, "model.safetensors"), {"format": "pt"})
+    config = {
+        "architectures": ["QianfanOCRForConditionalGeneration"], "model_type": "qianfan_ocr", "dtype": "float32",
+        "image_token_id": ids["<IMG_CONTEXT>"], "text_config": text, "vision_config": vision,
+    }  # fmt: skip
+    write(folder, "config.json", config)
+    write(folder, "generation_config.json", {"eos_token_id": ids["<|im_end|>"]})
+    words.save_pretrained(folder)
+
+
+ARCHITECTURES = {made.__name__: made for made in (glm_ocr, lighton_ocr, dots_ocr, qwen2_5_vl, qwen3_vl, qianfan_ocr)}
 
 if __name__ == "__main__":
     name, folder = sys.argv[1:]
