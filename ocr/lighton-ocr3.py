@@ -3008,7 +3008,8 @@ def option_parser(recipe, add_options=None):
     add("--shuffle", action="store_true", help="draw the rows of --max-samples at random")
     add("--seed", type=int, default=42, help="seed of --shuffle (default 42)")
     add("--shard", type=shard_pair, metavar="I/N", help="read every Nth row from I, 0 <= I < N; publishes nothing")
-    add("--dpi", type=positive, default=recipe.get("dpi", 200), help="resolution of PDF pages (default %(default)s)")
+    add("--dpi", "--pdf-dpi", type=positive, default=recipe.get("dpi", 200),
+        help="resolution of PDF pages (default %(default)s)")  # fmt: skip
     add("--keep-extension", action="store_true", help="name files x.png.md, for inputs that differ by suffix only")
 
     engines = recipe.get("engines") or (["offline", "serve"] if recipe["engine"] == "vllm" else [recipe["engine"]])
@@ -3032,7 +3033,8 @@ def option_parser(recipe, add_options=None):
     add("--private", action="store_true", help="create the output dataset private")
     add("--columns", type=lambda text: [c for c in text.split(",") if c], help="input columns to keep, by commas")
     add("--checkpoint", metavar="DIR", help="where finished pages are kept until they are published")
-    add("--keep-checkpoint", action="store_true", help="do not remove the checkpoint after publishing")
+    add("--keep-checkpoint", action=argparse.BooleanOptionalAction, default=recipe.get("keep_checkpoint", False),
+        help="leave the checkpoint in its place after publishing")  # fmt: skip
     add("--retry-errors", action="store_true", help="ask again for pages that failed in an earlier run")
     add("--max-error-rate", type=float, default=0.05, help="exit 3 if more pages fail, and 3 do (default 0.05)")
     add("--price-per-hour", type=float, metavar="USD", help="price of the machine, for cost per 1,000 pages")

@@ -632,7 +632,7 @@ FIELDS = {
     "sources": list,
     "notes": str | None,
 }
-OPTIONAL_FIELDS = {"licence_note", "variant_of", "defaults", "summary"}
+OPTIONAL_FIELDS = {"licence_note", "variant_of", "defaults", "summary", "says"}
 
 
 def check_entries(entries, stems):

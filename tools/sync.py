@@ -359,7 +359,8 @@ def make_variant(base, entry, path):
     """The text of a recipe that differs from `base` in defaults only.
 
     `entry["defaults"]` maps keys of RECIPE (`"sampling.temperature"` reaches inside) to values; a key that the base
-    lacks is added at the end of the table. `entry["engine_default"]` comes first of the engines.
+    lacks is added at the end of the table. `entry["engine_default"]` comes first of the engines. `entry["says"]` maps
+    words of the docstring to those that take their place.
     """
     name, base_name = entry["name"], entry["variant_of"]
     text = base
@@ -388,6 +389,10 @@ def make_variant(base, entry, path):
     changed = ", ".join(f"`{key}` {json.dumps(value, ensure_ascii=False)}" for key, value in entry["defaults"].items())
     lines = [f'"""{entry["title"]}: {entry["summary"]}' if "summary" in entry else first, ""]
     lines += [f"Made from ocr/{base_name}.py by tools/sync.py; only defaults differ: {changed}."]
+    for old, new in entry.get("says", {}).items():
+        if old not in rest:
+            raise Problem(f"models.json: {name}: the docstring of ocr/{base_name}.py does not say {old!r}")
+        rest = rest.replace(old, new, 1)
     said = "\n".join(lines) + "\n" + rest.replace(f"{base_name}.py", f"{name}.py")
     return text[:start] + said + text[end:]
 

@@ -310,7 +310,7 @@ def test_a_variant_is_its_base_with_other_defaults(house):
     variant = {
         "name": "toy-bucket", "variant_of": "toy", "title": "Toy OCR, buckets", "summary": "text from toys in buckets.",
         "defaults": {"task": "table", "sampling.temperature": 0.5, "word": "naïve", "more": None},
-        "engine_default": "b",
+        "engine_default": "b", "says": {"INPUT": "hf://buckets/INPUT"},
     }  # fmt: skip
     write_catalogue(house, entry(), variant)
     run(house)
@@ -325,7 +325,7 @@ def test_a_variant_is_its_base_with_other_defaults(house):
     }
     docstring = ast.get_docstring(ast.parse(text))
     assert docstring.startswith("Toy OCR, buckets: text from toys in buckets.\n\nMade from ocr/toy.py")
-    assert "uv run ocr/toy-bucket.py INPUT" in docstring
+    assert "uv run ocr/toy-bucket.py hf://buckets/INPUT" in docstring
     base = (house / "ocr/toy.py").read_text()
     assert 'main(RECIPE, {"b": re.sub, "a": parse})' in text
     same, told = text.partition("def parse")[2], base.partition("def parse")[2]
@@ -340,6 +340,8 @@ def test_a_variant_of_a_key_that_is_not_there(house):
     assert "has no RECIPE value `sampling.top_p`" in problems_of(house)[0]
     write_catalogue(house, entry(), {"name": "v", "variant_of": "gone", "defaults": {}})
     assert "no entry `gone`" in problems_of(house)[0]
+    write_catalogue(house, entry(), {"name": "v", "variant_of": "toy", "defaults": {}, "says": {"gone": "here"}})
+    assert "does not say 'gone'" in problems_of(house)[0]
 
 
 def test_documents_come_from_the_catalogue(house):
