@@ -8,9 +8,15 @@ import sys
 from datetime import datetime, timezone
 from pathlib import Path
 
-from kit.storage import output_layout, persist
+from kit.source import where
+from kit.storage import persist
 
 TAGS = ["ocr", "ocr-recipes", "uv-script"]
+
+
+def output_layout(options):
+    """(repository, config, folder in the repository, split) of what is published."""
+    return where(options.output)[1], options.config or "default", options.config or "data", options.split or "train"
 
 
 def read_card(api, repo, head):
@@ -37,7 +43,7 @@ def _split_files(entry):
 
 def has_config(card, paths, options):
     """Whether a repository with that card and those files already has the config and split to be published."""
-    config, folder, split = output_layout(options)
+    _, config, folder, split = output_layout(options)
     entries = {entry.get("config_name", "default"): entry for entry in _config_entries(card)}
     if config in entries:
         files = _split_files(entries[config])
@@ -52,7 +58,7 @@ def merged_card(card, paths, options, section):
     Where no config was declared so far, the files in `data/` are declared first, or they would vanish behind ours.
     `dataset_info` of the config is dropped: it described other columns.
     """
-    config, folder, split = output_layout(options)
+    repo, config, folder, split = output_layout(options)
     entries = _config_entries(card)
     splits = {m[1] for m in (re.match(r"data/(\w+)-\d+-of-\d+\.parquet", path) for path in paths) if m}
     if not entries and config != "default" and splits:
@@ -73,7 +79,7 @@ def merged_card(card, paths, options, section):
         before, after = text.split(begin, 1)[0], text.split(begin, 1)[1].split(end, 1)[-1]
         card.text = before + section + after
     else:
-        card.text = (text.rstrip() or f"\n# {options.output.split('/')[-1]}") + f"\n\n{section}\n"
+        card.text = (text.rstrip() or f"\n# {repo.split('/')[-1]}") + f"\n\n{section}\n"
     return str(card)
 
 
@@ -86,7 +92,7 @@ def dataset_card(options, recipe, run, told, summary):
 
     `told` holds the counts pages, errors and flags, and examples as pairs of id and text.
     """
-    config, _, split = output_layout(options)
+    _, config, _, split = output_layout(options)
     command = run.get("command") or shlex.join(["uv", "run", Path(sys.argv[0]).name, *sys.argv[1:]])
     facts = {
         "Model": f"[{run['model']}](https://huggingface.co/{run['model']})",

@@ -8,14 +8,25 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from kit.card import dataset_card, has_config, merged_card, read_card
+from kit.card import dataset_card, has_config, merged_card, output_layout, read_card
 from kit.seam import Stop, say
 from kit.source import where
-from kit.storage import checkpoint_of, first_line, open_storage, output_layout, persist
+from kit.storage import first_line, open_storage, persist
 
 SHARD_BYTES, GROUP_BYTES = 500_000_000, 100_000_000
 GROUP_ROWS = 100  # a viewer fetches whole row groups, and page images are large
 EXAMPLES, EXCERPT = 3, 800  # pages shown on the card, characters of each
+
+
+def checkpoint_of(options):
+    """Where the parts of a run towards a Hub dataset are kept: a local path, or an `hf://buckets/...` URI."""
+    if options.checkpoint:
+        return options.checkpoint
+    repo = where(options.output)[1]
+    name = "--".join([*repo.split("/"), *filter(None, [options.config])])
+    if os.environ.get("JOB_ID"):  # a job's own disk is gone when it ends
+        return f"hf://buckets/{repo.split('/')[0]}/ocr-runs/{name}"
+    return f"./.ocr-runs/{name}"
 
 
 def output_columns(options, recipe, source, many_pages=False):
@@ -68,8 +79,7 @@ def check_output(options, recipe, source):
 
     if where(options.output)[0] != "hub":
         return
-    api, repo = HfApi(), options.output
-    config, _, split = output_layout(options)
+    api, (repo, config, _, split) = HfApi(), output_layout(options)
     if not re.fullmatch(r"\w+(\.\w+)*", split) or re.search(r"[<>:/\\|?*]", config):
         raise Stop(f"A published dataset cannot have the config {config!r} with the split {split!r}. Give other names.")
     try:
@@ -81,7 +91,7 @@ def check_output(options, recipe, source):
             return
         head = persist(lambda: api.dataset_info(repo))
         taken = has_config(read_card(api, repo, head), [file.rfilename for file in head.siblings], options)
-        begun = "run.json" in open_storage(checkpoint_of(options), create=False).list()
+        begun = "run.json" in open_storage(checkpoint_of(options)).list()
     except (HfHubHTTPError, OSError) as error:
         raise Stop(
             f"The dataset {repo} cannot be written: {first_line(error)}. Check the name and the token: hf auth whoami"
@@ -96,8 +106,8 @@ def check_output(options, recipe, source):
 
 
 def create_output(api, options):
-    private = True if options.private else None  # None: what the owner's settings say
-    persist(lambda: api.create_repo(options.output, repo_type="dataset", private=private, exist_ok=True))
+    repo, private = output_layout(options)[0], options.private or None  # None: what the owner's settings say
+    persist(lambda: api.create_repo(repo, repo_type="dataset", private=private, exist_ok=True))
 
 
 def publish(options, recipe, source, run, index, summary, scratch=None):
@@ -108,8 +118,7 @@ def publish(options, recipe, source, run, index, summary, scratch=None):
     """
     from huggingface_hub import CommitOperationAdd, HfApi
 
-    api, repo = HfApi(), options.output
-    _, folder, split = output_layout(options)
+    api, (repo, _, folder, split) = HfApi(), output_layout(options)
     create_output(api, options)
     told, files = {"pages": 0, "errors": 0, "flags": Counter(), "examples": []}, []
     if scratch:
@@ -138,7 +147,6 @@ def joined_tables(options, recipe, source, index, told):
     import pyarrow as pa
     from datasets import Features
     from datasets.features.features import require_storage_embed
-    from datasets.table import embed_table_storage
 
     kept, own = output_columns(options, recipe, source, index.most_pages() > 1)
     schema = Features({**kept, **own}).arrow_schema
@@ -159,10 +167,7 @@ def joined_tables(options, recipe, source, index, told):
             columns[name] = typed_array(
                 [own_value(record, name, options) for record in records], schema.field(name).type
             )
-        joined = pa.table([columns[name].cast(schema.field(name).type) for name in schema.names], schema=schema)
-        if media:  # local paths only where the input is local: a dataset must not name files of this machine
-            joined = embed_table_storage(joined, local_files=where(options.input)[0] == "local")
-        yield joined
+        yield pa.table([columns[name].cast(schema.field(name).type) for name in schema.names], schema=schema)
 
 
 def own_value(record, name, options):
@@ -240,8 +245,7 @@ def commit(api, options, run, files, section):
     """One commit of files, card and removals, on whatever the head is by then: (revision, pull request URL or None)."""
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
-    repo = options.output
-    config, folder, split = output_layout(options)
+    repo, config, folder, split = output_layout(options)
     title = f"OCR with {run['model']}" + (
         f" [{config}]" if options.config else ""
     )  # the bench finds runs by "[CONFIG]"

@@ -1,5 +1,6 @@
 """Where results are kept, a folder here or in a bucket, and the patience that every write to the Hub needs."""
 
+import contextlib
 import os
 import random
 import secrets
@@ -23,8 +24,8 @@ def persist(call):
         try:
             return call()
         except Exception as error:
-            asked = _seconds_asked(error)
-            pause = max(asked, wait * random.uniform(0.5, 1))
+            asked = getattr(getattr(error, "response", None), "headers", {}).get("retry-after", "")
+            pause = max(float(asked) if asked.isdigit() else 0.0, wait * random.uniform(0.5, 1))
             if not _is_passing(error) or time.monotonic() + pause > end:
                 raise
             say(f"The Hub answered: {first_line(error)}. Trying again in {pause:.0f} s.")
@@ -44,14 +45,9 @@ def _is_passing(error):
     return error.__cause__ is not None and _is_passing(error.__cause__)
 
 
-def _seconds_asked(error):
-    value = getattr(getattr(error, "response", None), "headers", {}).get("retry-after", "0")
-    return float(value) if value.isdigit() else 0.0
-
-
 def first_line(error):
     """One line about an exception: its type and the first line of its message."""
-    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no message'}"
+    return f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0]}"
 
 
 def unique_stamp():
@@ -59,26 +55,9 @@ def unique_stamp():
     return f"{time.time_ns() // 1_000_000:013d}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
-def output_layout(options):
-    """(config, folder in the repository, split) of what is published."""
-    return options.config or "default", options.config or "data", options.split or "train"
-
-
-def checkpoint_of(options):
-    """Where the parts of a run towards a Hub dataset are kept: a local path, or an `hf://buckets/...` URI."""
-    if options.checkpoint:
-        return options.checkpoint
-    name = "--".join(part.replace("/", "--") for part in (options.output, options.config) if part)
-    if os.environ.get("JOB_ID"):  # a job's own disk is gone when it ends
-        return f"hf://buckets/{options.output.split('/')[0]}/ocr-runs/{name}"
-    return f"./.ocr-runs/{name}"
-
-
-def open_storage(uri, create=True):
-    """A `LocalFolder` or a `BucketFolder`. Raises Stop where it cannot be made."""
-    if not uri.startswith("hf://buckets/"):
-        return LocalFolder(uri)
-    return BucketFolder(uri, create)
+def open_storage(uri):
+    """A `BucketFolder` for `hf://buckets/...`, else a `LocalFolder`. Raises Stop where the bucket cannot be made."""
+    return BucketFolder(uri) if uri.startswith("hf://buckets/") else LocalFolder(uri)
 
 
 class LocalFolder:
@@ -90,16 +69,15 @@ class LocalFolder:
         self.scratch = self.root / ".tmp"
 
     def list(self):
-        """All files, as a dict from relative path to size."""
-        found, folders = {}, [str(self.root)] if self.root.is_dir() else []
+        """The relative paths of all files, sorted."""
+        found, folders = [], [str(self.root)] if self.root.is_dir() else []
         while folders:
             for entry in os.scandir(folders.pop()):
-                if entry.is_dir(follow_symlinks=False):
-                    if entry.name != ".tmp":
-                        folders.append(entry.path)
-                else:
-                    found[os.path.relpath(entry.path, self.root).replace(os.sep, "/")] = entry.stat().st_size
-        return found
+                if not entry.is_dir(follow_symlinks=False):
+                    found.append(os.path.relpath(entry.path, self.root).replace(os.sep, "/"))
+                elif entry.name != ".tmp":
+                    folders.append(entry.path)
+        return sorted(found)
 
     def open(self, name):
         """A binary file to read."""
@@ -115,39 +93,28 @@ class LocalFolder:
             os.replace(part, target)
 
     def remove(self, names):
-        """Removes the files named, and the folder itself where that leaves it empty."""
+        """Removes files, what killed runs left half written, and then the folder if it is empty."""
         for name in names:
             (self.root / name).unlink(missing_ok=True)
-        self.tidy()
-        for folder in (self.root, self.root.parent):
-            if folder == self.root or folder.name == ".ocr-runs":
-                try:
-                    folder.rmdir()
-                except OSError:  # something else is kept there
-                    return
-
-    def tidy(self):
-        """Removes what killed runs left half written."""
         shutil.rmtree(self.scratch, ignore_errors=True)
+        with contextlib.suppress(OSError):  # something else is kept there
+            self.root.rmdir()
+            if self.root.parent.name == ".ocr-runs":
+                self.root.parent.rmdir()
 
 
 class BucketFolder:
-    """The same methods over a folder of a bucket. Listing and writing wait out a busy Hub."""
+    """The same methods over a folder of a bucket, made private where it is missing. All wait out a busy Hub."""
 
     scratch = None
 
-    def __init__(self, uri, create=True):
+    def __init__(self, uri):
         from huggingface_hub import HfApi, HfFileSystem
+        from huggingface_hub.errors import HfHubHTTPError
 
         owner, name, *path = uri.removeprefix("hf://buckets/").strip("/").split("/")
         self.where, self.bucket, self.prefix = uri, f"{owner}/{name}", "".join(f"{part}/" for part in path)
         self.api, self.files = HfApi(), HfFileSystem(skip_instance_cache=True)
-        if create:
-            self._create()
-
-    def _create(self):
-        from huggingface_hub.errors import HfHubHTTPError
-
         try:
             persist(lambda: self.api.create_bucket(self.bucket, private=True, exist_ok=True))
         except HfHubHTTPError as error:
@@ -159,7 +126,7 @@ class BucketFolder:
     def list(self):
         self.files.invalidate_cache()
         tree = persist(lambda: list(self.api.list_bucket_tree(self.bucket, self.prefix or None, recursive=True)))
-        return {f.path.removeprefix(self.prefix): f.size for f in tree if f.type == "file"}
+        return sorted(entry.path.removeprefix(self.prefix) for entry in tree if entry.type == "file")
 
     def open(self, name):
         return persist(lambda: self.files.open(f"hf://buckets/{self.bucket}/{self.prefix}{name}", "rb"))
@@ -173,6 +140,3 @@ class BucketFolder:
         gone = [self.prefix + name for name in names]
         if gone:
             persist(lambda: self.api.batch_bucket_files(self.bucket, delete=gone))
-
-    def tidy(self):
-        pass
