@@ -3742,8 +3742,10 @@ def checked_schema(schema, source):
             validator_for(schema).check_schema(schema)
             for reference in references(schema):
                 definition(reference, schema)
-            if not plain(schema, schema).get("properties"):
-                wrong = "describes no object with properties"
+            properties = plain(schema, schema).get("properties")
+            wrong = None if properties else "describes no object with properties"
+            for part in (properties or {}).values():
+                plain(part, schema)
         except SchemaError as problem:
             wrong = f"is no JSON Schema: {problem.json_path}: {problem.message[:200]}"
         except ValueError as problem:
