@@ -6,6 +6,7 @@ import os
 import re
 import tempfile
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 from kit.card import dataset_card, has_config, merged_card, output_layout, read_card
@@ -89,6 +90,8 @@ def check_output(options, recipe, source):
             if not options.check:
                 create_output(api, options)
             return
+        if not options.create_pr:
+            persist(lambda: api.auth_check(repo, repo_type="dataset", write=True))
         head = persist(lambda: api.dataset_info(repo))
         taken = has_config(read_card(api, repo, head), [file.rfilename for file in head.siblings], options)
         begun = "run.json" in open_storage(checkpoint_of(options)).list()
@@ -126,7 +129,8 @@ def publish(options, recipe, source, run, index, summary, scratch=None):
     with tempfile.TemporaryDirectory(prefix="publish-", dir=scratch) as shards:
         for path in write_shards(joined_tables(options, recipe, source, index, told), Path(shards)):
             file = CommitOperationAdd(f"{folder}/{split}-{len(files)}-unfinished.parquet", str(path))
-            persist(lambda file=file: api.preupload_lfs_files(repo, [file], repo_type="dataset"))
+            upload = partial(api.preupload_lfs_files, repo, [file], repo_type="dataset", create_pr=options.create_pr)
+            persist(upload)
             if file.path_or_fileobj != str(path):  # a small file may travel with the commit instead
                 path.unlink()
             files.append(file)
@@ -164,9 +168,8 @@ def joined_tables(options, recipe, source, index, told):
             record["info"] = appended_info(infos[place], record["info"])
             count_record(told, record)
         for name in own:
-            columns[name] = typed_array(
-                [own_value(record, name, options) for record in records], schema.field(name).type
-            )
+            values = [own_value(record, name, options) for record in records]
+            columns[name] = typed_array(values, schema.field(name).type)
         yield pa.table([columns[name].cast(schema.field(name).type) for name in schema.names], schema=schema)
 
 
@@ -184,12 +187,12 @@ def typed_array(values, kind):
     def fit_value(value):
         try:
             return pa.scalar(value, kind).as_py()
-        except pa.ArrowException:
+        except (pa.ArrowException, OverflowError):
             return json.dumps(value) if pa.types.is_string(kind) else None
 
     try:
         return pa.array(values, kind)
-    except pa.ArrowException:
+    except (pa.ArrowException, OverflowError):
         return pa.array([fit_value(value) for value in values], kind)
 
 
@@ -245,10 +248,8 @@ def commit(api, options, run, files, section):
     """One commit of files, card and removals, on whatever the head is by then: (revision, pull request URL or None)."""
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
-    repo, config, folder, split = output_layout(options)
-    title = f"OCR with {run['model']}" + (
-        f" [{config}]" if options.config else ""
-    )  # the bench finds runs by "[CONFIG]"
+    repo, _, folder, split = output_layout(options)
+    title = f"OCR with {run['model']}" + (f" [{options.config}]" if options.config else "")  # benches look for [CONFIG]
 
     def attempt():
         head = api.dataset_info(repo)
@@ -265,14 +266,8 @@ def commit(api, options, run, files, section):
         mine = {file.path_in_repo for file in files}
         gone = [name for name in fnmatch.filter(there, f"{folder}/{split}-*") if name not in mine]
         changes = [*files, CommitOperationAdd("README.md", new.encode()), *map(CommitOperationDelete, gone)]
-        done = api.create_commit(
-            repo,
-            changes,
-            commit_message=title,
-            repo_type="dataset",
-            parent_commit=head.sha,
-            create_pr=options.create_pr,
-        )
+        send = partial(api.create_commit, repo_type="dataset", parent_commit=head.sha, create_pr=options.create_pr)
+        done = send(repo, changes, commit_message=title)
         return done.oid, done.pr_url
 
     return persist(attempt)

@@ -194,7 +194,7 @@ def test_an_existing_output_column_needs_overwrite(hub, repo):
 
 def test_values_that_do_not_fit_their_column_are_null(hub, repo):
     recipe = {**RECIPE, "columns": {"n": "int", "s": "string", "b": "bool"}}
-    rows = [make_row(0, columns={"n": "x", "s": ["a"]}), make_row(1, columns={"n": 2, "b": True})]
+    rows = [make_row(0, columns={"n": 2**70, "s": ["a"]}), make_row(1, columns={"n": 2, "b": True})]
     finish(make_options(output=repo), rows, recipe=recipe)
     table = published(hub, repo)
     assert table["n"].to_pylist() == [None, 2] and table["s"].to_pylist() == ['["a"]', None]
@@ -270,6 +270,17 @@ def test_a_token_that_cannot_write_is_a_stop(hub, repo, monkeypatch, token, mess
     with pytest.raises(Stop, match=message) as stop:
         check_output(make_options(output=repo), RECIPE, FakeSource())
     assert stop.value.code == 2
+
+
+def test_a_repository_of_others_takes_pull_requests_only(hub, repo, monkeypatch):
+    hub.add_files(repo, {"README.md": "# Theirs"})
+    monkeypatch.setenv("HF_TOKEN", hub.tokens["stranger"])
+    with pytest.raises(Stop, match="cannot be written"):
+        check_output(make_options(output=repo), RECIPE, FakeSource())
+    options = make_options(output=repo, create_pr=True)
+    check_output(options, RECIPE, FakeSource())
+    finish(options)
+    assert len(published(hub, repo, revision="refs/pr/1")) == 20
 
 
 def test_check_makes_no_repository(hub, repo):
