@@ -22,7 +22,8 @@ def local(items, options, recipe, stop, load, predict):
     batch = recipe.get("batch", 1)
     if recipe.get("device") == "cuda":
         opened = (Opened(item, outcome) for item, outcome in decoded(items, options, recipe, stop))
-        pairs = in_workers(opened, reading, functools.partial(predict_opened, predict), 1, stop, batch)
+        work = functools.partial(predict_opened, predict)
+        pairs = in_workers(opened, reading, work, 1, stop, batch, recipe.get("timeout", 600))
         pairs = ((pair.item, result) for pair, result in pairs)
     else:
         work = functools.partial(predict_items, predict, image_bounds(options, recipe))
