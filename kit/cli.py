@@ -75,7 +75,9 @@ def option_parser(recipe, add_options=None):
     add("--check", action="store_true", help="check everything that can be checked before the run, then stop")
     add("--verbose", action="store_true", help="show what the libraries log")
     if add_options:
-        add_options(parser.add_argument_group(f"options of {recipe['name']}"))
+        own = parser.add_argument_group(f"options of {recipe['name']}")
+        add_options(own)
+        parser.set_defaults(own_options=[action.dest for action in own._group_actions])
     return parser
 
 
@@ -146,9 +148,10 @@ def versions():
 
 
 def run_facts(options, recipe, source):
-    """What identifies a run (model, revision, task, source) and describes it, for the checkpoint, rows and card."""
+    """What identifies a run (model, revision, task, the recipe's own options, source) and what else describes it."""
     return {
         "recipe": recipe["name"], "model": options.model, "revision": options.revision, "task": options.task,
+        "options": {name: getattr(options, name) for name in getattr(options, "own_options", ())},
         "source": source.identity, "engine": options.engine, "versions": versions(),
         "sampling": {key: getattr(options, key) for key in recipe.get("sampling") or {}},
         "max_tokens": options.max_tokens, "max_model_len": options.max_model_len,
@@ -198,7 +201,7 @@ def main(recipe, engines, request=None, parse=None, steps=None, load=None, predi
             return 0
         results = open_results(options, recipe, source, run)
         stop = stop_on_signals(results)
-        tally = Tally(source.total, len(results.done))
+        tally = Tally(source.total, len(results.done), recipe.get("pages_per_unit", 1) == 1)
         engine, items = engines[options.engine], source.items(results.done)
         if steps and options.engine != "local":
             rows = engine_rows(engine, items, steps, options, recipe, stop, results)

@@ -1,6 +1,9 @@
 """Engine `offline`: vLLM in this process, kept full: pages enter while others are answered, and it is never drained."""
 
+import multiprocessing
+import threading
 from collections import deque
+from multiprocessing.connection import wait
 
 from kit.run import EngineDied
 from kit.seam import Answer, PageError, Stop
@@ -26,9 +29,10 @@ def offline(units, talk, options, recipe, stop):
     The requests of a unit already begun go before new units. Once `stop` is set, what is in flight is abandoned.
     Raises Stop if vLLM does not start, EngineDied if it ends while units are in flight.
     """
-    llm, chat, window = load_engine(options, recipe), chat_arguments(recipe), window_size(options, recipe)
-    from vllm.v1.engine.exceptions import EngineDeadError
+    llm = load_engine(options, recipe)
+    from vllm.v1.engine.exceptions import EngineDeadError  # not before load_engine: vllm reads the environment
 
+    chat, window = chat_arguments(recipe), window_size(options, recipe)
     waiting, flying, more = deque(), {}, True  # (exchange, place, body); request number -> (exchange, place)
     try:
         while not stop.is_set() and (more or waiting or flying):
@@ -105,9 +109,19 @@ def load_engine(options, recipe):
     try:
         from vllm import LLM
 
-        return LLM(**engine_args(options, recipe))
+        llm = LLM(**engine_args(options, recipe))
     except Exception as problem:
         raise Stop(f"vLLM did not start: {problem} What the engine logged stands above.") from problem
+    threading.Thread(target=tell_of_death, args=(llm.llm_engine.engine_core,), daemon=True).start()
+    return llm
+
+
+def tell_of_death(core):
+    """Makes `step` raise when the engine's process is killed: vLLM 0.32 waits for ever unless it ends by itself."""
+    from vllm.v1.engine.exceptions import EngineDeadError
+
+    wait([child.sentinel for child in multiprocessing.active_children() if "EngineCore" in child.name])
+    core.outputs_queue.put(EngineDeadError())
 
 
 def enqueue(llm, body, chat):

@@ -33,7 +33,9 @@ def checkpoint_of(options):
 def output_columns(options, recipe, source, many_pages=False):
     """The published columns as two `datasets.Features`: those carried from the input, then the run's own.
 
-    A `source_row` or `image_sha256` of the input keeps its meaning and is carried as it is.
+    `recipe["row_columns"]` names keys of the result row that are published too ("id", "error", "finish_reason",
+    "prompt_tokens", "completion_tokens"). Where the input has such a column, or a `source_row` or `image_sha256`, that
+    keeps its meaning and is carried as it is.
     """
     from datasets import Features, List, Value
 
@@ -46,9 +48,10 @@ def output_columns(options, recipe, source, many_pages=False):
     own |= {"ocr_error": Value("string"), "ocr_flags": List(Value("string")), "inference_info": Value("string")}
     if many_pages:
         own["page"] = Value("int64")
+    keys = {name: Value("int64" if "tokens" in name else "string") for name in recipe.get("row_columns") or ()}
     if options.config:
-        keys = {"source_row": Value("int64"), "image_sha256": Value("string")}
-        own |= {name: kind for name, kind in keys.items() if name not in carried}
+        keys |= {"source_row": Value("int64"), "image_sha256": Value("string")}
+    own |= {name: kind for name, kind in keys.items() if name not in carried}
     return Features({name: kind for name, kind in carried.items() if name not in own}), Features(own)
 
 
@@ -168,14 +171,14 @@ def joined_tables(options, recipe, source, index, told):
             record["info"] = appended_info(infos[place], record["info"])
             count_record(told, record)
         for name in own:
-            values = [own_value(record, name, options) for record in records]
+            values = [own_value(record, name, options, recipe) for record in records]
             columns[name] = typed_array(values, schema.field(name).type)
         yield pa.table([columns[name].cast(schema.field(name).type) for name in schema.names], schema=schema)
 
 
-def own_value(record, name, options):
+def own_value(record, name, options, recipe):
     """The value of one of the run's own columns."""
-    fields = {"ocr_error": "error", "ocr_flags": "flags", "source_row": "row", "image_sha256": "sha256", "page": "page",
+    fields = {name: name for name in recipe.get("row_columns") or ()} | {"ocr_error": "error", "ocr_flags": "flags", "source_row": "row", "image_sha256": "sha256", "page": "page",
               options.output_column: "text", options.blocks_column: "blocks", "inference_info": "info"}  # fmt: skip
     return record[fields[name]] if name in fields else json.loads(record["columns"]).get(name)
 

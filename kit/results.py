@@ -197,14 +197,16 @@ class Results:
 
     def _check_identity(self, names):
         name = f"{self.folder}run.json"
-        mine = json.loads(to_json({key: self.run.get(key) for key in ("model", "revision", "task", "source")}))
+        keys = ("model", "revision", "task", "options", "source")
+        mine = json.loads(to_json({key: self.run.get(key) for key in keys}))
         if name not in names:
             self.storage.write({name: json.dumps(mine, indent=1).encode()})
         kept = json.loads(self._read(name))
         if kept == mine:
             return
-        kept, mine = ({**run, **run["source"]} for run in (kept, mine))
-        key = next(key for key in {**mine, **kept} if key != "source" and kept.get(key) != mine.get(key))
+        kept, mine = ({**run, **(run.get("options") or {}), **run["source"]} for run in (kept, mine))
+        changed = (key for key in {**mine, **kept} if kept.get(key) != mine.get(key))
+        key = next(key for key in changed if key not in ("source", "options"))
         raise Stop(
             f"{self.storage.where} holds the results of another run: its {key} is {kept.get(key)!r}, now it is "
             f"{mine.get(key)!r}. Go on with the old setting, {self.elsewhere}, or delete {self.storage.where}."

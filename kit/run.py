@@ -26,8 +26,9 @@ class Feed:
     """Decoded units for an engine. Those that were in flight when it died come last, few at a time, then alone.
 
     `get(block)` gives the next (item, outcome), None if none is ready, and raises StopIteration at the end; an engine
-    blocks only with nothing in flight. The outcome is (Unit, sha256) or the exception that decoding ended with. `limit` is the most units the engine may have
-    in flight now (None: its own window). A unit that dies alone, or for the third time over all runs, is an error.
+    blocks only with nothing in flight. The outcome is (Unit, sha256) or the exception that decoding ended with.
+    `limit` is the most units the engine may have in flight now (None: its own window). A unit that dies alone, or for
+    the third time over all runs, is an error.
     """
 
     def __init__(self, items, decode, deaths, size):
@@ -105,7 +106,8 @@ def engine_rows(engine, items, steps, options, recipe, stop, results):
                 rebuilds += 1
                 if rebuilds > 3 + finished // 1000:
                     raise Stop(
-                        f"The engine died {rebuilds} times ({death}). Finished pages are safe; the same command resumes.",
+                        f"The engine died {rebuilds} times ({death}). Finished pages are safe; "
+                        "the same command resumes.",
                         code=1,
                     ) from death
                 say(f"The engine died with {len(ids)} units in flight ({death}); starting it again.")
@@ -122,8 +124,9 @@ def only(row):
 class Tally:
     """Counts of this run. `ready` is when the first answer came: everything before it is start-up."""
 
-    def __init__(self, total, skipped):
+    def __init__(self, total, skipped, by_page=True):
         self.total, self.skipped, self.started, self.ready = total, skipped, time.monotonic(), None
+        self.by_page = by_page
         self.pages = self.errors = self.asked = self.useless = self.prompt_tokens = self.completion_tokens = 0
         self.retried = 0
         self.flags, self.shown = Counter(), 0.0
@@ -131,6 +134,8 @@ class Tally:
     def add(self, row):
         self.ready = self.ready or time.monotonic() - (row["seconds"] or 0)
         self.pages += 1
+        if self.total and self.by_page and row["page"] == 1:  # the source counts rows and files
+            self.total += row["pages"] - 1
         self.errors += row["error"] is not None
         self.asked += row["attempts"] > 0
         self.retried += row["attempts"] > 1

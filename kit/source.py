@@ -183,13 +183,9 @@ class FileSource:
     """Images and PDFs, or text files: one file, a folder, a glob, a bucket, or files of a dataset repository."""
 
     def __init__(self, options, recipe, kind, uri):
-        from datasets import Features, Image, Value
-
         self.options, self.is_local, self.columns = options, kind == "local", []
         self.per_unit = recipe.get("pages_per_unit", 1)
         self.is_text = bool(options.text_column) or recipe.get("input") == "text"
-        content = {"text": Value("string")} if self.is_text else {"image": Image()}
-        self.features = Features({"file_name": Value("string"), **content})
         self.base, found, revision = local_files(uri) if self.is_local else hub_files(kind, uri, options)
         suffixes = TEXT_SUFFIXES if self.is_text else PAGE_SUFFIXES
         self.files = self.without_output(name for name in found if is_input(name, suffixes))
@@ -204,6 +200,13 @@ class FileSource:
         self.identity = {"kind": kind, "uri": os.path.abspath(uri) if self.is_local else uri, "revision": revision}
         kinds = {"local": "local files", "bucket": "bucket", "hub-files": "files of the dataset repository"}
         self.describe = f"{kinds[kind]} {uri}, {self.total:,} of {len(self.files):,} files"
+
+    @property
+    def features(self):
+        from datasets import Features, Image, Value
+
+        content = {"text": Value("string")} if self.is_text else {"image": Image()}
+        return Features({"file_name": Value("string"), **content})
 
     def without_output(self, found):
         """The input files, less what lies in an output folder inside the input folder. Raises Stop for a clash."""

@@ -46,7 +46,7 @@ while os.getppid() == parent:
     while more := {child for child in parents if parents[child] in family} - family:
         family |= more
     below = family - {parent, os.getpid()}
-    time.sleep(0.5)
+    time.sleep(1)
 for child in below:
     try:
         os.kill(child, signal.SIGKILL)

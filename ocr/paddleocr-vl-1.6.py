@@ -78,6 +78,7 @@ from collections import Counter, deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
+from functools import partial
 from itertools import groupby, islice
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -1238,13 +1239,9 @@ class FileSource:
     """Images and PDFs, or text files: one file, a folder, a glob, a bucket, or files of a dataset repository."""
 
     def __init__(self, options, recipe, kind, uri):
-        from datasets import Features, Image, Value
-
         self.options, self.is_local, self.columns = options, kind == "local", []
         self.per_unit = recipe.get("pages_per_unit", 1)
         self.is_text = bool(options.text_column) or recipe.get("input") == "text"
-        content = {"text": Value("string")} if self.is_text else {"image": Image()}
-        self.features = Features({"file_name": Value("string"), **content})
         self.base, found, revision = local_files(uri) if self.is_local else hub_files(kind, uri, options)
         suffixes = TEXT_SUFFIXES if self.is_text else PAGE_SUFFIXES
         self.files = self.without_output(name for name in found if is_input(name, suffixes))
@@ -1259,6 +1256,13 @@ class FileSource:
         self.identity = {"kind": kind, "uri": os.path.abspath(uri) if self.is_local else uri, "revision": revision}
         kinds = {"local": "local files", "bucket": "bucket", "hub-files": "files of the dataset repository"}
         self.describe = f"{kinds[kind]} {uri}, {self.total:,} of {len(self.files):,} files"
+
+    @property
+    def features(self):
+        from datasets import Features, Image, Value
+
+        content = {"text": Value("string")} if self.is_text else {"image": Image()}
+        return Features({"file_name": Value("string"), **content})
 
     def without_output(self, found):
         """The input files, less what lies in an output folder inside the input folder. Raises Stop for a clash."""
@@ -1871,7 +1875,9 @@ def checkpoint_of(options):
 def output_columns(options, recipe, source, many_pages=False):
     """The published columns as two `datasets.Features`: those carried from the input, then the run's own.
 
-    A `source_row` or `image_sha256` of the input keeps its meaning and is carried as it is.
+    `recipe["row_columns"]` names keys of the result row that are published too ("id", "error", "finish_reason",
+    "prompt_tokens", "completion_tokens"). Where the input has such a column, or a `source_row` or `image_sha256`, that
+    keeps its meaning and is carried as it is.
     """
     from datasets import Features, List, Value
 
@@ -1884,9 +1890,10 @@ def output_columns(options, recipe, source, many_pages=False):
     own |= {"ocr_error": Value("string"), "ocr_flags": List(Value("string")), "inference_info": Value("string")}
     if many_pages:
         own["page"] = Value("int64")
+    keys = {name: Value("int64" if "tokens" in name else "string") for name in recipe.get("row_columns") or ()}
     if options.config:
-        keys = {"source_row": Value("int64"), "image_sha256": Value("string")}
-        own |= {name: kind for name, kind in keys.items() if name not in carried}
+        keys |= {"source_row": Value("int64"), "image_sha256": Value("string")}
+    own |= {name: kind for name, kind in keys.items() if name not in carried}
     return Features({name: kind for name, kind in carried.items() if name not in own}), Features(own)
 
 
@@ -1928,6 +1935,8 @@ def check_output(options, recipe, source):
             if not options.check:
                 create_output(api, options)
             return
+        if not options.create_pr:
+            persist(lambda: api.auth_check(repo, repo_type="dataset", write=True))
         head = persist(lambda: api.dataset_info(repo))
         taken = has_config(read_card(api, repo, head), [file.rfilename for file in head.siblings], options)
         begun = "run.json" in open_storage(checkpoint_of(options)).list()
@@ -1965,7 +1974,8 @@ def publish(options, recipe, source, run, index, summary, scratch=None):
     with tempfile.TemporaryDirectory(prefix="publish-", dir=scratch) as shards:
         for path in write_shards(joined_tables(options, recipe, source, index, told), Path(shards)):
             file = CommitOperationAdd(f"{folder}/{split}-{len(files)}-unfinished.parquet", str(path))
-            persist(lambda file=file: api.preupload_lfs_files(repo, [file], repo_type="dataset"))
+            upload = partial(api.preupload_lfs_files, repo, [file], repo_type="dataset", create_pr=options.create_pr)
+            persist(upload)
             if file.path_or_fileobj != str(path):  # a small file may travel with the commit instead
                 path.unlink()
             files.append(file)
@@ -2003,15 +2013,14 @@ def joined_tables(options, recipe, source, index, told):
             record["info"] = appended_info(infos[place], record["info"])
             count_record(told, record)
         for name in own:
-            columns[name] = typed_array(
-                [own_value(record, name, options) for record in records], schema.field(name).type
-            )
+            values = [own_value(record, name, options, recipe) for record in records]
+            columns[name] = typed_array(values, schema.field(name).type)
         yield pa.table([columns[name].cast(schema.field(name).type) for name in schema.names], schema=schema)
 
 
-def own_value(record, name, options):
+def own_value(record, name, options, recipe):
     """The value of one of the run's own columns."""
-    fields = {"ocr_error": "error", "ocr_flags": "flags", "source_row": "row", "image_sha256": "sha256", "page": "page",
+    fields = {name: name for name in recipe.get("row_columns") or ()} | {"ocr_error": "error", "ocr_flags": "flags", "source_row": "row", "image_sha256": "sha256", "page": "page",
               options.output_column: "text", options.blocks_column: "blocks", "inference_info": "info"}  # fmt: skip
     return record[fields[name]] if name in fields else json.loads(record["columns"]).get(name)
 
@@ -2023,12 +2032,12 @@ def typed_array(values, kind):
     def fit_value(value):
         try:
             return pa.scalar(value, kind).as_py()
-        except pa.ArrowException:
+        except (pa.ArrowException, OverflowError):
             return json.dumps(value) if pa.types.is_string(kind) else None
 
     try:
         return pa.array(values, kind)
-    except pa.ArrowException:
+    except (pa.ArrowException, OverflowError):
         return pa.array([fit_value(value) for value in values], kind)
 
 
@@ -2084,10 +2093,8 @@ def commit(api, options, run, files, section):
     """One commit of files, card and removals, on whatever the head is by then: (revision, pull request URL or None)."""
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
-    repo, config, folder, split = output_layout(options)
-    title = f"OCR with {run['model']}" + (
-        f" [{config}]" if options.config else ""
-    )  # the bench finds runs by "[CONFIG]"
+    repo, _, folder, split = output_layout(options)
+    title = f"OCR with {run['model']}" + (f" [{options.config}]" if options.config else "")  # benches look for [CONFIG]
 
     def attempt():
         head = api.dataset_info(repo)
@@ -2104,14 +2111,8 @@ def commit(api, options, run, files, section):
         mine = {file.path_in_repo for file in files}
         gone = [name for name in fnmatch.filter(there, f"{folder}/{split}-*") if name not in mine]
         changes = [*files, CommitOperationAdd("README.md", new.encode()), *map(CommitOperationDelete, gone)]
-        done = api.create_commit(
-            repo,
-            changes,
-            commit_message=title,
-            repo_type="dataset",
-            parent_commit=head.sha,
-            create_pr=options.create_pr,
-        )
+        send = partial(api.create_commit, repo_type="dataset", parent_commit=head.sha, create_pr=options.create_pr)
+        done = send(repo, changes, commit_message=title)
         return done.oid, done.pr_url
 
     return persist(attempt)
@@ -2319,14 +2320,16 @@ class Results:
 
     def _check_identity(self, names):
         name = f"{self.folder}run.json"
-        mine = json.loads(to_json({key: self.run.get(key) for key in ("model", "revision", "task", "source")}))
+        keys = ("model", "revision", "task", "options", "source")
+        mine = json.loads(to_json({key: self.run.get(key) for key in keys}))
         if name not in names:
             self.storage.write({name: json.dumps(mine, indent=1).encode()})
         kept = json.loads(self._read(name))
         if kept == mine:
             return
-        kept, mine = ({**run, **run["source"]} for run in (kept, mine))
-        key = next(key for key in {**mine, **kept} if key != "source" and kept.get(key) != mine.get(key))
+        kept, mine = ({**run, **(run.get("options") or {}), **run["source"]} for run in (kept, mine))
+        changed = (key for key in {**mine, **kept} if kept.get(key) != mine.get(key))
+        key = next(key for key in changed if key not in ("source", "options"))
         raise Stop(
             f"{self.storage.where} holds the results of another run: its {key} is {kept.get(key)!r}, now it is "
             f"{mine.get(key)!r}. Go on with the old setting, {self.elsewhere}, or delete {self.storage.where}."
@@ -2713,8 +2716,9 @@ class Feed:
     """Decoded units for an engine. Those that were in flight when it died come last, few at a time, then alone.
 
     `get(block)` gives the next (item, outcome), None if none is ready, and raises StopIteration at the end; an engine
-    blocks only with nothing in flight. The outcome is (Unit, sha256) or the exception that decoding ended with. `limit` is the most units the engine may have
-    in flight now (None: its own window). A unit that dies alone, or for the third time over all runs, is an error.
+    blocks only with nothing in flight. The outcome is (Unit, sha256) or the exception that decoding ended with.
+    `limit` is the most units the engine may have in flight now (None: its own window). A unit that dies alone, or for
+    the third time over all runs, is an error.
     """
 
     def __init__(self, items, decode, deaths, size):
@@ -2792,7 +2796,8 @@ def engine_rows(engine, items, steps, options, recipe, stop, results):
                 rebuilds += 1
                 if rebuilds > 3 + finished // 1000:
                     raise Stop(
-                        f"The engine died {rebuilds} times ({death}). Finished pages are safe; the same command resumes.",
+                        f"The engine died {rebuilds} times ({death}). Finished pages are safe; "
+                        "the same command resumes.",
                         code=1,
                     ) from death
                 say(f"The engine died with {len(ids)} units in flight ({death}); starting it again.")
@@ -2809,8 +2814,9 @@ def only(row):
 class Tally:
     """Counts of this run. `ready` is when the first answer came: everything before it is start-up."""
 
-    def __init__(self, total, skipped):
+    def __init__(self, total, skipped, by_page=True):
         self.total, self.skipped, self.started, self.ready = total, skipped, time.monotonic(), None
+        self.by_page = by_page
         self.pages = self.errors = self.asked = self.useless = self.prompt_tokens = self.completion_tokens = 0
         self.retried = 0
         self.flags, self.shown = Counter(), 0.0
@@ -2818,6 +2824,8 @@ class Tally:
     def add(self, row):
         self.ready = self.ready or time.monotonic() - (row["seconds"] or 0)
         self.pages += 1
+        if self.total and self.by_page and row["page"] == 1:  # the source counts rows and files
+            self.total += row["pages"] - 1
         self.errors += row["error"] is not None
         self.asked += row["attempts"] > 0
         self.retried += row["attempts"] > 1
@@ -2997,7 +3005,9 @@ def option_parser(recipe, add_options=None):
     add("--check", action="store_true", help="check everything that can be checked before the run, then stop")
     add("--verbose", action="store_true", help="show what the libraries log")
     if add_options:
-        add_options(parser.add_argument_group(f"options of {recipe['name']}"))
+        own = parser.add_argument_group(f"options of {recipe['name']}")
+        add_options(own)
+        parser.set_defaults(own_options=[action.dest for action in own._group_actions])
     return parser
 
 
@@ -3068,9 +3078,10 @@ def versions():
 
 
 def run_facts(options, recipe, source):
-    """What identifies a run (model, revision, task, source) and describes it, for the checkpoint, rows and card."""
+    """What identifies a run (model, revision, task, the recipe's own options, source) and what else describes it."""
     return {
         "recipe": recipe["name"], "model": options.model, "revision": options.revision, "task": options.task,
+        "options": {name: getattr(options, name) for name in getattr(options, "own_options", ())},
         "source": source.identity, "engine": options.engine, "versions": versions(),
         "sampling": {key: getattr(options, key) for key in recipe.get("sampling") or {}},
         "max_tokens": options.max_tokens, "max_model_len": options.max_model_len,
@@ -3120,7 +3131,7 @@ def main(recipe, engines, request=None, parse=None, steps=None, load=None, predi
             return 0
         results = open_results(options, recipe, source, run)
         stop = stop_on_signals(results)
-        tally = Tally(source.total, len(results.done))
+        tally = Tally(source.total, len(results.done), recipe.get("pages_per_unit", 1) == 1)
         engine, items = engines[options.engine], source.items(results.done)
         if steps and options.engine != "local":
             rows = engine_rows(engine, items, steps, options, recipe, stop, results)
@@ -3186,7 +3197,7 @@ while os.getppid() == parent:
     while more := {child for child in parents if parents[child] in family} - family:
         family |= more
     below = family - {parent, os.getpid()}
-    time.sleep(0.5)
+    time.sleep(1)
 for child in below:
     try:
         os.kill(child, signal.SIGKILL)
@@ -3604,9 +3615,19 @@ def load_engine(options, recipe):
     try:
         from vllm import LLM
 
-        return LLM(**engine_args(options, recipe))
+        llm = LLM(**engine_args(options, recipe))
     except Exception as problem:
         raise Stop(f"vLLM did not start: {problem} What the engine logged stands above.") from problem
+    threading.Thread(target=tell_of_death, args=(llm.llm_engine.engine_core,), daemon=True).start()
+    return llm
+
+
+def tell_of_death(core):
+    """Makes `step` raise when the engine's process is killed: vLLM 0.32 waits for ever unless it ends by itself."""
+    from vllm.v1.engine.exceptions import EngineDeadError
+
+    wait([child.sentinel for child in multiprocessing.active_children() if "EngineCore" in child.name])
+    core.outputs_queue.put(EngineDeadError())
 
 
 def enqueue(llm, body, chat):

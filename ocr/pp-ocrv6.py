@@ -67,6 +67,7 @@ from collections import Counter, deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
+from functools import partial
 from itertools import groupby, islice
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -514,317 +515,6 @@ def failed_row(item, problem):
 
 # <<< kit/answers.py
 
-# >>> kit/storage.py
-# Where results are kept, a folder here or in a bucket, and the patience that every write to the Hub needs.
-
-
-FIRST_WAIT, LONGEST_WAIT, PATIENCE = 2.0, 60.0, 600.0  # seconds
-
-
-def persist(call):
-    """`call()`, again with growing waits while the Hub is busy: conflicts (409, 412), 408, 429, 5xx, lost connections.
-
-    A `Retry-After` is honoured. Needed because huggingface_hub 2.4 retries neither commits nor repository creation.
-    Raises the last error after PATIENCE seconds, any other error at once.
-    """
-    wait, end = FIRST_WAIT, time.monotonic() + PATIENCE
-    while True:
-        try:
-            return call()
-        except Exception as error:
-            asked = _seconds_asked(error)
-            pause = max(asked, wait * random.uniform(0.5, 1))
-            if not _is_passing(error) or time.monotonic() + pause > end:
-                raise
-            say(f"The Hub answered: {first_line(error)}. Trying again in {pause:.0f} s.")
-            time.sleep(pause)
-            wait = min(2 * wait, LONGEST_WAIT)
-
-
-def _is_passing(error):
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    if status is not None:
-        return status in (408, 409, 412, 425, 429) or status >= 500
-    transports = ("httpx", "httpx2", "httpcore", "requests", "urllib3")  # the client library differs by hub version
-    if isinstance(error, (ConnectionError, TimeoutError)) or type(error).__module__.split(".")[0] in transports:
-        return True
-    if isinstance(error, RuntimeError) and "xet" in str(error).lower():  # hf_xet's failures have no class of their own
-        return True
-    return error.__cause__ is not None and _is_passing(error.__cause__)
-
-
-def _seconds_asked(error):
-    value = getattr(getattr(error, "response", None), "headers", {}).get("retry-after", "0")
-    return float(value) if value.isdigit() else 0.0
-
-
-def first_line(error):
-    """One line about an exception: its type and the first line of its message."""
-    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no message'}"
-
-
-def unique_stamp():
-    """A name part that sorts by time and is unique across processes and machines."""
-    return f"{time.time_ns() // 1_000_000:013d}-{os.getpid()}-{secrets.token_hex(4)}"
-
-
-def output_layout(options):
-    """(config, folder in the repository, split) of what is published."""
-    return options.config or "default", options.config or "data", options.split or "train"
-
-
-def checkpoint_of(options):
-    """Where the parts of a run towards a Hub dataset are kept: a local path, or an `hf://buckets/...` URI."""
-    if options.checkpoint:
-        return options.checkpoint
-    name = "--".join(part.replace("/", "--") for part in (options.output, options.config) if part)
-    if os.environ.get("JOB_ID"):  # a job's own disk is gone when it ends
-        return f"hf://buckets/{options.output.split('/')[0]}/ocr-runs/{name}"
-    return f"./.ocr-runs/{name}"
-
-
-def open_storage(uri, create=True):
-    """A `LocalFolder` or a `BucketFolder`. Raises Stop where it cannot be made."""
-    if not uri.startswith("hf://buckets/"):
-        return LocalFolder(uri)
-    return BucketFolder(uri, create)
-
-
-class LocalFolder:
-    """Files under one folder. A file appears whole or not at all; what is half written lies under `.tmp`."""
-
-    def __init__(self, path):
-        self.where = str(path)
-        self.root = Path(path).expanduser()
-        self.scratch = self.root / ".tmp"
-
-    def list(self):
-        """All files, as a dict from relative path to size."""
-        found, folders = {}, [str(self.root)] if self.root.is_dir() else []
-        while folders:
-            for entry in os.scandir(folders.pop()):
-                if entry.is_dir(follow_symlinks=False):
-                    if entry.name != ".tmp":
-                        folders.append(entry.path)
-                else:
-                    found[os.path.relpath(entry.path, self.root).replace(os.sep, "/")] = entry.stat().st_size
-        return found
-
-    def open(self, name):
-        """A binary file to read."""
-        return open(self.root / name, "rb")
-
-    def write(self, files):
-        """Writes each of `files`, a dict from relative path to bytes. Raises OSError."""
-        self.scratch.mkdir(parents=True, exist_ok=True)
-        for name, data in files.items():
-            part, target = self.scratch / unique_stamp(), self.root / name
-            part.write_bytes(data)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            os.replace(part, target)
-
-    def remove(self, names):
-        """Removes the files named, and the folder itself where that leaves it empty."""
-        for name in names:
-            (self.root / name).unlink(missing_ok=True)
-        self.tidy()
-        for folder in (self.root, self.root.parent):
-            if folder == self.root or folder.name == ".ocr-runs":
-                try:
-                    folder.rmdir()
-                except OSError:  # something else is kept there
-                    return
-
-    def tidy(self):
-        """Removes what killed runs left half written."""
-        shutil.rmtree(self.scratch, ignore_errors=True)
-
-
-class BucketFolder:
-    """The same methods over a folder of a bucket. Listing and writing wait out a busy Hub."""
-
-    scratch = None
-
-    def __init__(self, uri, create=True):
-        from huggingface_hub import HfApi, HfFileSystem
-
-        owner, name, *path = uri.removeprefix("hf://buckets/").strip("/").split("/")
-        self.where, self.bucket, self.prefix = uri, f"{owner}/{name}", "".join(f"{part}/" for part in path)
-        self.api, self.files = HfApi(), HfFileSystem(skip_instance_cache=True)
-        if create:
-            self._create()
-
-    def _create(self):
-        from huggingface_hub.errors import HfHubHTTPError
-
-        try:
-            persist(lambda: self.api.create_bucket(self.bucket, private=True, exist_ok=True))
-        except HfHubHTTPError as error:
-            raise Stop(
-                f"The bucket {self.bucket} cannot be made or written: {first_line(error)}. "
-                "Name another place: --checkpoint hf://buckets/OWNER/NAME/FOLDER or --checkpoint FOLDER."
-            ) from error
-
-    def list(self):
-        self.files.invalidate_cache()
-        tree = persist(lambda: list(self.api.list_bucket_tree(self.bucket, self.prefix or None, recursive=True)))
-        return {f.path.removeprefix(self.prefix): f.size for f in tree if f.type == "file"}
-
-    def open(self, name):
-        return persist(lambda: self.files.open(f"hf://buckets/{self.bucket}/{self.prefix}{name}", "rb"))
-
-    def write(self, files):
-        added = [(data, self.prefix + name) for name, data in files.items()]
-        if added:
-            persist(lambda: self.api.batch_bucket_files(self.bucket, add=added))
-
-    def remove(self, names):
-        gone = [self.prefix + name for name in names]
-        if gone:
-            persist(lambda: self.api.batch_bucket_files(self.bucket, delete=gone))
-
-    def tidy(self):
-        pass
-
-
-# <<< kit/storage.py
-
-# >>> kit/card.py
-# The dataset card: one section per published config, between markers; everything else is the user's own.
-
-
-TAGS = ["ocr", "ocr-recipes", "uv-script"]
-
-
-def read_card(api, repo, head):
-    """The README of a repository as a `DatasetCard`, an empty one where `head` (a DatasetInfo) lists none."""
-    from huggingface_hub import DatasetCard
-
-    if all(file.rfilename != "README.md" for file in head.siblings):
-        return DatasetCard("---\n{}\n---\n")
-    path = persist(lambda: api.hf_hub_download(repo, "README.md", repo_type="dataset", revision=head.sha))
-    return DatasetCard(Path(path).read_text("utf-8"), ignore_metadata_errors=True)
-
-
-def _config_entries(card):
-    entries = card.data.get("configs") or []
-    return [entry for entry in (entries if isinstance(entries, list) else [entries]) if isinstance(entry, dict)]
-
-
-def _split_files(entry):
-    """The `data_files` of a config entry as {split: entry}, or None where they do not say which split they are."""
-    files = entry.get("data_files")
-    named = isinstance(files, list) and all(isinstance(file, dict) and "split" in file for file in files)
-    return {file["split"]: file for file in files} if named else None
-
-
-def has_config(card, paths, options):
-    """Whether a repository with that card and those files already has the config and split to be published."""
-    config, folder, split = output_layout(options)
-    entries = {entry.get("config_name", "default"): entry for entry in _config_entries(card)}
-    if config in entries:
-        files = _split_files(entries[config])
-        return files is None or split in files
-    undeclared = config == "default" and not entries and any(not re.match(r"README|LICENSE|\.", p) for p in paths)
-    return undeclared or any(path.startswith(f"{folder}/{split}-") for path in paths)
-
-
-def merged_card(card, paths, options, section):
-    """The text of the card with our config entry, tags and section put in or replaced.
-
-    Where no config was declared so far, the files in `data/` are declared first, or they would vanish behind ours.
-    `dataset_info` of the config is dropped: it described other columns.
-    """
-    config, folder, split = output_layout(options)
-    entries = _config_entries(card)
-    splits = {m[1] for m in (re.match(r"data/(\w+)-\d+-of-\d+\.parquet", path) for path in paths) if m}
-    if not entries and config != "default" and splits:
-        entries = [{"config_name": "default", "data_files": [_data_files("data", name) for name in sorted(splits)]}]
-    entry = next((e for e in entries if e.get("config_name", "default") == config), None)
-    if entry is None:
-        entries.append(entry := {"config_name": config})
-    entry["data_files"] = list({**(_split_files(entry) or {}), split: _data_files(folder, split)}.values())
-    card.data["configs"] = entries
-    infos = card.data.get("dataset_info") or []
-    infos = [i for i in (infos if isinstance(infos, list) else [infos]) if i.get("config_name", "default") != config]
-    card.data["dataset_info"] = infos or None
-    tags = card.data.get("tags") or []
-    card.data["tags"] = [*tags, *(tag for tag in TAGS if tag not in tags)]
-    begin, end = (f"<!-- ocr-recipes {config}/{split} {word} -->" for word in ("begins", "ends"))
-    section, text = f"{begin}\n{section}\n{end}", card.text
-    if begin in text and end in text:
-        before, after = text.split(begin, 1)[0], text.split(begin, 1)[1].split(end, 1)[-1]
-        card.text = before + section + after
-    else:
-        card.text = (text.rstrip() or f"\n# {options.output.split('/')[-1]}") + f"\n\n{section}\n"
-    return str(card)
-
-
-def _data_files(folder, split):
-    return {"split": split, "path": f"{folder}/{split}-*"}
-
-
-def dataset_card(options, recipe, run, told, summary):
-    """The section on one published config: how it was made, what to know, three pages. Markdown without secrets.
-
-    `told` holds the counts pages, errors and flags, and examples as pairs of id and text.
-    """
-    config, _, split = output_layout(options)
-    command = run.get("command") or shlex.join(["uv", "run", Path(sys.argv[0]).name, *sys.argv[1:]])
-    facts = {
-        "Model": f"[{run['model']}](https://huggingface.co/{run['model']})",
-        "Revision": run.get("revision"), "Input": run.get("source"), "Task": run.get("task"),
-        "Engine": run.get("engine"), "Versions": run.get("versions"), "Sampling": run.get("sampling"),
-        "Hardware": run.get("hardware") or summary.get("hardware"),
-        "Date": run.get("timestamp") or datetime.now(timezone.utc).date().isoformat(),
-        "Pages": told["pages"], "Failed": told["errors"], "Flags": dict(told["flags"]) or None,
-        "Model licence": recipe.get("licence"),
-    }  # fmt: skip
-    lines = [
-        f"## OCR with {run['model'].split('/')[-1]} (config `{config}`, split `{split}`)",
-        "",
-        "| | |",
-        "|---|---|",
-    ]
-    lines += [f"| {name} | {_cell(value)} |" for name, value in facts.items() if value not in (None, {}, "")]
-    lines += ["", "Made with", "", _fenced(command, "sh"), ""]
-    lines += [
-        f"`{options.output_column}` is the text of the page: empty for a blank page, null where it could not be read; "
-        "`ocr_error` then says why. `ocr_flags` names what looks suspicious in an answer (`truncated`, `looped`, "
-        "`degenerate`, `unparsed`, ...), and `inference_info` lists how each text column was made. "
-        "This is a machine's reading: it contains mistakes.",
-    ]
-    for name, text in told["examples"]:
-        lines += ["", f"Page {_cell(name)}", "", _fenced(text, "markdown")]
-    return masked("\n".join(lines))
-
-
-def _cell(value):
-    """One table cell: links as they are, anything else as code that cannot leave its cell."""
-    text = value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
-    if text.startswith("[") and "](https://huggingface.co/" in text:
-        return text
-    return "`" + re.sub(r"[`|\s<>]+", " ", text)[:400] + "`"
-
-
-def _fenced(text, language):
-    """A code block that its content cannot end, nor can it hold a comment that looks like our markers."""
-    fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
-    return f"{fence}{language}\n{text.replace('<!--', '<! --')}\n{fence}"
-
-
-def masked(text):
-    """`text` without tokens: what looks like one, the value of HF_TOKEN, what follows --api-key, passwords in URLs."""
-    token = os.environ.get("HF_TOKEN", "")
-    if len(token) >= 8:
-        text = text.replace(token, "***")
-    text = re.sub(r"\bhf_\w{6,}", "hf_***", text)
-    text = re.sub(r"(--(?:[\w-]*-)?(?:token|key|secret|password)[ =])\S+", r"\1***", text)
-    return re.sub(r"://[^/\s@]+@", "://***@", text)
-
-
-# <<< kit/card.py
-
 # >>> kit/pages.py
 # Encoded bytes, a path or a URI to one upright RGB page on white.
 
@@ -1253,239 +943,143 @@ def _pdf_page(data, frame, dpi, bounds):
 
 # <<< kit/pages.py
 
-# >>> kit/workers.py
-# Crash-isolated worker processes: work in parallel, results in completion order, a dead worker costs one batch.
+# >>> kit/storage.py
+# Where results are kept, a folder here or in a bucket, and the patience that every write to the Hub needs.
 
 
-def worker_loop(pipe, setup, work):
-    """A worker's life: `state = setup()`, then `work(state, items)` for each list of items that comes in.
+FIRST_WAIT, LONGEST_WAIT, PATIENCE = 2.0, 60.0, 600.0  # seconds
 
-    A thread empties the pipe, so that the parent never blocks while this side is sending. The parent's death ends it.
+
+def persist(call):
+    """`call()`, again with growing waits while the Hub is busy: conflicts (409, 412), 408, 429, 5xx, lost connections.
+
+    A `Retry-After` is honoured. Needed because huggingface_hub 2.4 retries neither commits nor repository creation.
+    Raises the last error after PATIENCE seconds, any other error at once.
     """
-    import signal
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    inbox = queue.SimpleQueue()
-
-    def receive():
-        try:
-            while True:
-                inbox.put(pipe.recv())
-        except (EOFError, OSError):
-            os._exit(0)
-
-    try:
-        state = setup()
-    except BaseException as problem:
-        pipe.send(("failed", problem if isinstance(problem, Stop) else sentence(problem)))
-        return
-    pipe.send(("ready", None))
-    threading.Thread(target=receive, daemon=True).start()
+    wait, end = FIRST_WAIT, time.monotonic() + PATIENCE
     while True:
-        items = inbox.get()
         try:
-            results = work(state, items)
-        except Exception as problem:
-            results = [PageError(sentence(problem))] * len(items)
-        pipe.send(("done", results))
+            return call()
+        except Exception as error:
+            asked = getattr(getattr(error, "response", None), "headers", {}).get("retry-after", "")
+            pause = max(float(asked) if asked.isdigit() else 0.0, wait * random.uniform(0.5, 1))
+            if not _is_passing(error) or time.monotonic() + pause > end:
+                raise
+            say(f"The Hub answered: {first_line(error)}. Trying again in {pause:.0f} s.")
+            time.sleep(pause)
+            wait = min(2 * wait, LONGEST_WAIT)
 
 
-class Worker:
-    """The parent's side of one worker process: its pipe, and the batches it holds, the first being worked on."""
-
-    def __init__(self, setup, work):
-        # spawn: forking a process that has threads or a GPU context is undefined
-        context = multiprocessing.get_context("spawn")
-        self.pipe, other = context.Pipe()
-        self.process = context.Process(target=worker_loop, args=(other, setup, work), daemon=True)
-        self.process.start()
-        other.close()
-        self.ready, self.held, self.since = False, deque(), time.monotonic()
-
-    def give(self, batch):
-        if not self.held:
-            self.since = time.monotonic()
-        self.held.append(batch)
-        with contextlib.suppress(OSError):  # it died idle; its pipe says so to the next wait
-            self.pipe.send(batch)
-
-    def end(self):
-        self.pipe.close()
-        self.process.kill()
-        self.process.join(5)
+def _is_passing(error):
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status is not None:
+        return status in (408, 409, 412, 425, 429) or status >= 500
+    transports = ("httpx", "httpx2", "httpcore", "requests", "urllib3")  # the client library differs by hub version
+    if isinstance(error, (ConnectionError, TimeoutError)) or type(error).__module__.split(".")[0] in transports:
+        return True
+    if isinstance(error, RuntimeError) and "xet" in str(error).lower():  # hf_xet's failures have no class of their own
+        return True
+    return error.__cause__ is not None and _is_passing(error.__cause__)
 
 
-def in_workers(items, setup, work, count, stop, batch=1, timeout=600):
-    """Yields (item, result) in completion order; a result is what `work(setup(), [item, ...])` gave, or an exception.
-
-    At most two batches a worker are in flight, so memory does not grow with the number of items. When a worker dies
-    or is silent for `timeout` seconds, the batch it was working on runs again item by item; an item that takes a
-    worker down twice gets a PageError. Raises Stop if `setup` fails. A set `stop` ends admission and abandons the rest.
-    """
-    waiting, suspects, workers, drained = deque(), {}, [], False
-    source = Ahead(items, count * batch)
-    try:
-        while not stop.is_set():
-            while not drained and len(waiting) < count * batch:
-                try:
-                    item = source.get(block=False)
-                except StopIteration:
-                    drained = True
-                    break
-                if item is None:
-                    break
-                waiting.append(item)
-            if not waiting and drained and not any(worker.held for worker in workers):
-                return
-            idle = sum(not worker.held for worker in workers)
-            if len(workers) < count and idle * batch < len(waiting):
-                workers.append(Worker(setup, work))
-            for worker in sorted(workers, key=lambda worker: len(worker.held)):
-                if waiting and worker.ready and len(worker.held) < 2:
-                    size = 1 if waiting[0].id in suspects else batch
-                    worker.give([waiting.popleft() for _ in range(min(size, len(waiting)))])
-                    break
-            hungry = any(worker.ready and len(worker.held) < 2 for worker in workers)
-            pause = 0 if hungry and waiting else 0.02 if not drained else 0.5
-            for pipe in wait([worker.pipe for worker in workers], pause):
-                worker = next(worker for worker in workers if worker.pipe is pipe)
-                try:
-                    kind, value = pipe.recv()
-                except (EOFError, OSError):
-                    yield from worker_died(worker, workers, waiting, suspects)
-                    continue
-                if kind == "failed":
-                    raise value if isinstance(value, Stop) else Stop(f"The model could not be loaded: {value}", code=1)
-                worker.since = time.monotonic()
-                if kind == "ready":
-                    worker.ready = True
-                else:
-                    yield from zip(worker.held.popleft(), value, strict=True)
-            for worker in [w for w in workers if w.held and w.ready and time.monotonic() - w.since > timeout]:
-                worker.process.kill()
-    finally:
-        source.close()
-        for worker in workers:
-            worker.end()
+def first_line(error):
+    """One line about an exception: its type and the first line of its message."""
+    return f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0]}"
 
 
-def worker_died(worker, workers, waiting, suspects):
-    """Puts a dead worker's batches back in front of the queue; yields the item that has now taken down two."""
-    worker.process.join(5)
-    workers.remove(worker)
-    code = worker.process.exitcode
-    how = f"was killed by signal {-code}" if (code or 0) < 0 else f"ended with exit code {code}"
-    worker.pipe.close()
-    if not worker.ready:
-        raise Stop(f"A worker process {how} while it was starting; run again with --verbose to see why.", code=1)
-    guilty = worker.held.popleft() if worker.held else []
-    waiting.extendleft(item for batch in reversed(worker.held) for item in reversed(batch))
-    for item in reversed(guilty):
-        if len(guilty) == 1 and item.id in suspects:
-            yield item, PageError(f"the worker process {how} twice while reading this page")
-        else:
-            suspects[item.id] = True
-            waiting.appendleft(item)
+def unique_stamp():
+    """A name part that sorts by time and is unique across processes and machines."""
+    return f"{time.time_ns() // 1_000_000:013d}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
-def open_unit(item, bounds, dpi):
-    """Decodes an Item: (Unit, SHA-256 of the encoded source bytes or None). Raises PageError."""
-    if item.error:
-        raise PageError(item.error)
-    pages, sha256 = [], None
-    for data, frame in item.parts:
-        if item.pages == 1 and len(item.parts) == 1:
-            data = source_bytes(data)
-            sha256 = sha256_of(data)
-        pages.append(open_page(data, frame, dpi=dpi, bounds=bounds))
-    return Unit(item.id, pages, item.text), sha256
+def open_storage(uri):
+    """A `BucketFolder` for `hf://buckets/...`, else a `LocalFolder`. Raises Stop where the bucket cannot be made."""
+    return BucketFolder(uri) if uri.startswith("hf://buckets/") else LocalFolder(uri)
 
 
-def opened_items(bounds_dpi, items):
-    """`work` of the decoding workers: (Unit, sha256) or the PageError of each item."""
-    results = []
-    for item in items:
+class LocalFolder:
+    """Files under one folder. A file appears whole or not at all; what is half written lies under `.tmp`."""
+
+    def __init__(self, path):
+        self.where = str(path)
+        self.root = Path(path).expanduser()
+        self.scratch = self.root / ".tmp"
+
+    def list(self):
+        """The relative paths of all files, sorted."""
+        found, folders = [], [str(self.root)] if self.root.is_dir() else []
+        while folders:
+            for entry in os.scandir(folders.pop()):
+                if not entry.is_dir(follow_symlinks=False):
+                    found.append(os.path.relpath(entry.path, self.root).replace(os.sep, "/"))
+                elif entry.name != ".tmp":
+                    folders.append(entry.path)
+        return sorted(found)
+
+    def open(self, name):
+        """A binary file to read."""
+        return open(self.root / name, "rb")
+
+    def write(self, files):
+        """Writes each of `files`, a dict from relative path to bytes. Raises OSError."""
+        self.scratch.mkdir(parents=True, exist_ok=True)
+        for name, data in files.items():
+            part, target = self.scratch / unique_stamp(), self.root / name
+            part.write_bytes(data)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(part, target)
+
+    def remove(self, names):
+        """Removes files, what killed runs left half written, and then the folder if it is empty."""
+        for name in names:
+            (self.root / name).unlink(missing_ok=True)
+        shutil.rmtree(self.scratch, ignore_errors=True)
+        with contextlib.suppress(OSError):  # something else is kept there
+            self.root.rmdir()
+            if self.root.parent.name == ".ocr-runs":
+                self.root.parent.rmdir()
+
+
+class BucketFolder:
+    """The same methods over a folder of a bucket, made private where it is missing. All wait out a busy Hub."""
+
+    scratch = None
+
+    def __init__(self, uri):
+        from huggingface_hub import HfApi, HfFileSystem
+        from huggingface_hub.errors import HfHubHTTPError
+
+        owner, name, *path = uri.removeprefix("hf://buckets/").strip("/").split("/")
+        self.where, self.bucket, self.prefix = uri, f"{owner}/{name}", "".join(f"{part}/" for part in path)
+        self.api, self.files = HfApi(), HfFileSystem(skip_instance_cache=True)
         try:
-            results.append(open_unit(item, *bounds_dpi))
-        except Exception as problem:
-            results.append(problem if isinstance(problem, PageError) else PageError(sentence(problem)))
-    return results
+            persist(lambda: self.api.create_bucket(self.bucket, private=True, exist_ok=True))
+        except HfHubHTTPError as error:
+            raise Stop(
+                f"The bucket {self.bucket} cannot be made or written: {first_line(error)}. "
+                "Name another place: --checkpoint hf://buckets/OWNER/NAME/FOLDER or --checkpoint FOLDER."
+            ) from error
+
+    def list(self):
+        self.files.invalidate_cache()
+        tree = persist(lambda: list(self.api.list_bucket_tree(self.bucket, self.prefix or None, recursive=True)))
+        return sorted(entry.path.removeprefix(self.prefix) for entry in tree if entry.type == "file")
+
+    def open(self, name):
+        return persist(lambda: self.files.open(f"hf://buckets/{self.bucket}/{self.prefix}{name}", "rb"))
+
+    def write(self, files):
+        added = [(data, self.prefix + name) for name, data in files.items()]
+        if added:
+            persist(lambda: self.api.batch_bucket_files(self.bucket, add=added))
+
+    def remove(self, names):
+        gone = [self.prefix + name for name in names]
+        if gone:
+            persist(lambda: self.api.batch_bucket_files(self.bucket, delete=gone))
 
 
-class Ahead:
-    """An iterator read in a thread, `size` values ahead of the loop that takes them with `get`."""
-
-    def __init__(self, values, size):
-        self.queue, self.ended = queue.Queue(size), threading.Event()
-        self.thread = threading.Thread(target=self.fill, args=(values,), daemon=True)
-        self.thread.start()
-
-    def fill(self, values):
-        last = StopIteration()
-        try:
-            for value in values:
-                if not self.put(value):
-                    break
-        except BaseException as problem:
-            last = problem
-        finally:
-            getattr(values, "close", int)()
-            self.put(last)
-
-    def put(self, value):
-        while not self.ended.is_set():
-            try:
-                self.queue.put(value, timeout=0.2)
-                return True
-            except queue.Full:
-                pass
-        return False
-
-    def get(self, block=True):
-        """The next value, or None where none is ready and `block` is false. Raises StopIteration at the end."""
-        try:
-            value = self.queue.get(block)
-        except queue.Empty:
-            return None
-        if isinstance(value, BaseException):
-            self.queue.put(value)
-            raise value
-        return value
-
-    def close(self):
-        self.ended.set()
-        self.thread.join(10)
-
-
-def decoded(items, options, recipe, stop):
-    """Yields (item, outcome) in completion order: (Unit, sha256), or the exception that decoding ended with.
-
-    Decoding runs in worker processes, so that a decoder that crashes cannot take an engine with it and the engine's
-    process keeps its interpreter to itself.
-    """
-    setup = functools.partial(fixed, (image_bounds(options, recipe), options.dpi))
-    return in_workers(items, setup, opened_items, worker_count(recipe), stop)
-
-
-def fixed(value):
-    """`setup` of a worker whose state is known beforehand; a partial of it can be pickled, a lambda cannot."""
-    return value
-
-
-def worker_count(recipe):
-    """Cores this process may use, fewer where memory would not hold `worker_memory` bytes for each."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 1 << 33
-    return max(1, min(cores, int(memory * 0.7 / recipe.get("worker_memory", 1 << 30))))
-
-
-def error_of(item, outcome):
-    """The row of an item that could not be decoded, or None if it could."""
-    return failed_row(item, outcome) if isinstance(outcome, BaseException) else None
-
-
-# <<< kit/workers.py
+# <<< kit/storage.py
 
 # >>> kit/source.py
 # What INPUT means, and the stream of `Item`s it becomes: stable ids, what is done skipped before it is fetched.
@@ -1531,20 +1125,6 @@ def open_source(options, recipe):
     """
     kind, place = where(options.input)
     return DatasetSource(options, recipe, place) if kind == "hub" else FileSource(options, recipe, kind, place)
-
-
-def read_ahead(iterator, n):
-    """Yields what `iterator` yields, read in a thread at most `n` ahead; closing this ends the thread."""
-    ahead = Ahead(iterator, n)
-    try:
-        while True:
-            try:
-                value = ahead.get()
-            except StopIteration:
-                return
-            yield value
-    finally:
-        ahead.close()
 
 
 def windows(items, n, place):
@@ -1670,13 +1250,9 @@ class FileSource:
     """Images and PDFs, or text files: one file, a folder, a glob, a bucket, or files of a dataset repository."""
 
     def __init__(self, options, recipe, kind, uri):
-        from datasets import Features, Image, Value
-
         self.options, self.is_local, self.columns = options, kind == "local", []
         self.per_unit = recipe.get("pages_per_unit", 1)
         self.is_text = bool(options.text_column) or recipe.get("input") == "text"
-        content = {"text": Value("string")} if self.is_text else {"image": Image()}
-        self.features = Features({"file_name": Value("string"), **content})
         self.base, found, revision = local_files(uri) if self.is_local else hub_files(kind, uri, options)
         suffixes = TEXT_SUFFIXES if self.is_text else PAGE_SUFFIXES
         self.files = self.without_output(name for name in found if is_input(name, suffixes))
@@ -1692,6 +1268,13 @@ class FileSource:
         kinds = {"local": "local files", "bucket": "bucket", "hub-files": "files of the dataset repository"}
         self.describe = f"{kinds[kind]} {uri}, {self.total:,} of {len(self.files):,} files"
 
+    @property
+    def features(self):
+        from datasets import Features, Image, Value
+
+        content = {"text": Value("string")} if self.is_text else {"image": Image()}
+        return Features({"file_name": Value("string"), **content})
+
     def without_output(self, found):
         """The input files, less what lies in an output folder inside the input folder. Raises Stop for a clash."""
         kind, out = where(self.options.output)
@@ -1702,7 +1285,7 @@ class FileSource:
             raise Stop(f"{self.options.output} is the input folder, whose files would be overwritten. Name another.")
         files, taken = [], {}
         for file in found:
-            if f"{self.base}/{file}".startswith(f"{out}/") and out != self.base:
+            if out.startswith(f"{self.base}/") and f"{self.base}/{file}".startswith(f"{out}/"):
                 continue
             files.append(file)
             name = self.name_of(file)
@@ -2139,6 +1722,147 @@ def steady(open_at):
 
 # <<< kit/source.py
 
+# >>> kit/card.py
+# The dataset card: one section per published config, between markers; everything else is the user's own.
+
+
+TAGS = ["ocr", "ocr-recipes", "uv-script"]
+
+
+def output_layout(options):
+    """(repository, config, folder in the repository, split) of what is published."""
+    return where(options.output)[1], options.config or "default", options.config or "data", options.split or "train"
+
+
+def read_card(api, repo, head):
+    """The README of a repository as a `DatasetCard`, an empty one where `head` (a DatasetInfo) lists none."""
+    from huggingface_hub import DatasetCard
+
+    if all(file.rfilename != "README.md" for file in head.siblings):
+        return DatasetCard("---\n{}\n---\n")
+    path = persist(lambda: api.hf_hub_download(repo, "README.md", repo_type="dataset", revision=head.sha))
+    return DatasetCard(Path(path).read_text("utf-8"), ignore_metadata_errors=True)
+
+
+def _config_entries(card):
+    entries = card.data.get("configs") or []
+    return [entry for entry in (entries if isinstance(entries, list) else [entries]) if isinstance(entry, dict)]
+
+
+def _split_files(entry):
+    """The `data_files` of a config entry as {split: entry}, or None where they do not say which split they are."""
+    files = entry.get("data_files")
+    named = isinstance(files, list) and all(isinstance(file, dict) and "split" in file for file in files)
+    return {file["split"]: file for file in files} if named else None
+
+
+def has_config(card, paths, options):
+    """Whether a repository with that card and those files already has the config and split to be published."""
+    _, config, folder, split = output_layout(options)
+    entries = {entry.get("config_name", "default"): entry for entry in _config_entries(card)}
+    if config in entries:
+        files = _split_files(entries[config])
+        return files is None or split in files
+    undeclared = config == "default" and not entries and any(not re.match(r"README|LICENSE|\.", p) for p in paths)
+    return undeclared or any(path.startswith(f"{folder}/{split}-") for path in paths)
+
+
+def merged_card(card, paths, options, section):
+    """The text of the card with our config entry, tags and section put in or replaced.
+
+    Where no config was declared so far, the files in `data/` are declared first, or they would vanish behind ours.
+    `dataset_info` of the config is dropped: it described other columns.
+    """
+    repo, config, folder, split = output_layout(options)
+    entries = _config_entries(card)
+    splits = {m[1] for m in (re.match(r"data/(\w+)-\d+-of-\d+\.parquet", path) for path in paths) if m}
+    if not entries and config != "default" and splits:
+        entries = [{"config_name": "default", "data_files": [_data_files("data", name) for name in sorted(splits)]}]
+    entry = next((e for e in entries if e.get("config_name", "default") == config), None)
+    if entry is None:
+        entries.append(entry := {"config_name": config})
+    entry["data_files"] = list({**(_split_files(entry) or {}), split: _data_files(folder, split)}.values())
+    card.data["configs"] = entries
+    infos = card.data.get("dataset_info") or []
+    infos = [i for i in (infos if isinstance(infos, list) else [infos]) if i.get("config_name", "default") != config]
+    card.data["dataset_info"] = infos or None
+    tags = card.data.get("tags") or []
+    card.data["tags"] = [*tags, *(tag for tag in TAGS if tag not in tags)]
+    begin, end = (f"<!-- ocr-recipes {config}/{split} {word} -->" for word in ("begins", "ends"))
+    section, text = f"{begin}\n{section}\n{end}", card.text
+    if begin in text and end in text:
+        before, after = text.split(begin, 1)[0], text.split(begin, 1)[1].split(end, 1)[-1]
+        card.text = before + section + after
+    else:
+        card.text = (text.rstrip() or f"\n# {repo.split('/')[-1]}") + f"\n\n{section}\n"
+    return str(card)
+
+
+def _data_files(folder, split):
+    return {"split": split, "path": f"{folder}/{split}-*"}
+
+
+def dataset_card(options, recipe, run, told, summary):
+    """The section on one published config: how it was made, what to know, three pages. Markdown without secrets.
+
+    `told` holds the counts pages, errors and flags, and examples as pairs of id and text.
+    """
+    _, config, _, split = output_layout(options)
+    command = run.get("command") or shlex.join(["uv", "run", Path(sys.argv[0]).name, *sys.argv[1:]])
+    facts = {
+        "Model": f"[{run['model']}](https://huggingface.co/{run['model']})",
+        "Revision": run.get("revision"), "Input": run.get("source"), "Task": run.get("task"),
+        "Engine": run.get("engine"), "Versions": run.get("versions"), "Sampling": run.get("sampling"),
+        "Hardware": run.get("hardware") or summary.get("hardware"),
+        "Date": run.get("timestamp") or datetime.now(timezone.utc).date().isoformat(),
+        "Pages": told["pages"], "Failed": told["errors"], "Flags": dict(told["flags"]) or None,
+        "Model licence": recipe.get("licence"),
+    }  # fmt: skip
+    lines = [
+        f"## OCR with {run['model'].split('/')[-1]} (config `{config}`, split `{split}`)",
+        "",
+        "| | |",
+        "|---|---|",
+    ]
+    lines += [f"| {name} | {_cell(value)} |" for name, value in facts.items() if value not in (None, {}, "")]
+    lines += ["", "Made with", "", _fenced(command, "sh"), ""]
+    lines += [
+        f"`{options.output_column}` is the text of the page: empty for a blank page, null where it could not be read; "
+        "`ocr_error` then says why. `ocr_flags` names what looks suspicious in an answer (`truncated`, `looped`, "
+        "`degenerate`, `unparsed`, ...), and `inference_info` lists how each text column was made. "
+        "This is a machine's reading: it contains mistakes.",
+    ]
+    for name, text in told["examples"]:
+        lines += ["", f"Page {_cell(name)}", "", _fenced(text, "markdown")]
+    return masked("\n".join(lines))
+
+
+def _cell(value):
+    """One table cell: links as they are, anything else as code that cannot leave its cell."""
+    text = value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
+    if text.startswith("[") and "](https://huggingface.co/" in text:
+        return text
+    return "`" + re.sub(r"[`|\s<>]+", " ", text)[:400] + "`"
+
+
+def _fenced(text, language):
+    """A code block that its content cannot end, nor can it hold a comment that looks like our markers."""
+    fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    return f"{fence}{language}\n{text.replace('<!--', '<! --')}\n{fence}"
+
+
+def masked(text):
+    """`text` without tokens: what looks like one, the value of HF_TOKEN, what follows --api-key, passwords in URLs."""
+    token = os.environ.get("HF_TOKEN", "")
+    if len(token) >= 8:
+        text = text.replace(token, "***")
+    text = re.sub(r"\bhf_\w{6,}", "hf_***", text)
+    text = re.sub(r"(--(?:[\w-]*-)?(?:token|key|secret|password)[ =])\S+", r"\1***", text)
+    return re.sub(r"://[^/\s@]+@", "://***@", text)
+
+
+# <<< kit/card.py
+
 # >>> kit/publish.py
 # Publishing: results joined to their source, written in shards, put on the Hub in one commit with a card.
 
@@ -2148,10 +1872,23 @@ GROUP_ROWS = 100  # a viewer fetches whole row groups, and page images are large
 EXAMPLES, EXCERPT = 3, 800  # pages shown on the card, characters of each
 
 
+def checkpoint_of(options):
+    """Where the parts of a run towards a Hub dataset are kept: a local path, or an `hf://buckets/...` URI."""
+    if options.checkpoint:
+        return options.checkpoint
+    repo = where(options.output)[1]
+    name = "--".join([*repo.split("/"), *filter(None, [options.config])])
+    if os.environ.get("JOB_ID"):  # a job's own disk is gone when it ends
+        return f"hf://buckets/{repo.split('/')[0]}/ocr-runs/{name}"
+    return f"./.ocr-runs/{name}"
+
+
 def output_columns(options, recipe, source, many_pages=False):
     """The published columns as two `datasets.Features`: those carried from the input, then the run's own.
 
-    A `source_row` or `image_sha256` of the input keeps its meaning and is carried as it is.
+    `recipe["row_columns"]` names keys of the result row that are published too ("id", "error", "finish_reason",
+    "prompt_tokens", "completion_tokens"). Where the input has such a column, or a `source_row` or `image_sha256`, that
+    keeps its meaning and is carried as it is.
     """
     from datasets import Features, List, Value
 
@@ -2164,9 +1901,10 @@ def output_columns(options, recipe, source, many_pages=False):
     own |= {"ocr_error": Value("string"), "ocr_flags": List(Value("string")), "inference_info": Value("string")}
     if many_pages:
         own["page"] = Value("int64")
+    keys = {name: Value("int64" if "tokens" in name else "string") for name in recipe.get("row_columns") or ()}
     if options.config:
-        keys = {"source_row": Value("int64"), "image_sha256": Value("string")}
-        own |= {name: kind for name, kind in keys.items() if name not in carried}
+        keys |= {"source_row": Value("int64"), "image_sha256": Value("string")}
+    own |= {name: kind for name, kind in keys.items() if name not in carried}
     return Features({name: kind for name, kind in carried.items() if name not in own}), Features(own)
 
 
@@ -2198,8 +1936,7 @@ def check_output(options, recipe, source):
 
     if where(options.output)[0] != "hub":
         return
-    api, repo = HfApi(), options.output
-    config, _, split = output_layout(options)
+    api, (repo, config, _, split) = HfApi(), output_layout(options)
     if not re.fullmatch(r"\w+(\.\w+)*", split) or re.search(r"[<>:/\\|?*]", config):
         raise Stop(f"A published dataset cannot have the config {config!r} with the split {split!r}. Give other names.")
     try:
@@ -2209,9 +1946,11 @@ def check_output(options, recipe, source):
             if not options.check:
                 create_output(api, options)
             return
+        if not options.create_pr:
+            persist(lambda: api.auth_check(repo, repo_type="dataset", write=True))
         head = persist(lambda: api.dataset_info(repo))
         taken = has_config(read_card(api, repo, head), [file.rfilename for file in head.siblings], options)
-        begun = "run.json" in open_storage(checkpoint_of(options), create=False).list()
+        begun = "run.json" in open_storage(checkpoint_of(options)).list()
     except (HfHubHTTPError, OSError) as error:
         raise Stop(
             f"The dataset {repo} cannot be written: {first_line(error)}. Check the name and the token: hf auth whoami"
@@ -2226,8 +1965,8 @@ def check_output(options, recipe, source):
 
 
 def create_output(api, options):
-    private = True if options.private else None  # None: what the owner's settings say
-    persist(lambda: api.create_repo(options.output, repo_type="dataset", private=private, exist_ok=True))
+    repo, private = output_layout(options)[0], options.private or None  # None: what the owner's settings say
+    persist(lambda: api.create_repo(repo, repo_type="dataset", private=private, exist_ok=True))
 
 
 def publish(options, recipe, source, run, index, summary, scratch=None):
@@ -2238,8 +1977,7 @@ def publish(options, recipe, source, run, index, summary, scratch=None):
     """
     from huggingface_hub import CommitOperationAdd, HfApi
 
-    api, repo = HfApi(), options.output
-    _, folder, split = output_layout(options)
+    api, (repo, _, folder, split) = HfApi(), output_layout(options)
     create_output(api, options)
     told, files = {"pages": 0, "errors": 0, "flags": Counter(), "examples": []}, []
     if scratch:
@@ -2247,7 +1985,8 @@ def publish(options, recipe, source, run, index, summary, scratch=None):
     with tempfile.TemporaryDirectory(prefix="publish-", dir=scratch) as shards:
         for path in write_shards(joined_tables(options, recipe, source, index, told), Path(shards)):
             file = CommitOperationAdd(f"{folder}/{split}-{len(files)}-unfinished.parquet", str(path))
-            persist(lambda file=file: api.preupload_lfs_files(repo, [file], repo_type="dataset"))
+            upload = partial(api.preupload_lfs_files, repo, [file], repo_type="dataset", create_pr=options.create_pr)
+            persist(upload)
             if file.path_or_fileobj != str(path):  # a small file may travel with the commit instead
                 path.unlink()
             files.append(file)
@@ -2285,15 +2024,14 @@ def joined_tables(options, recipe, source, index, told):
             record["info"] = appended_info(infos[place], record["info"])
             count_record(told, record)
         for name in own:
-            columns[name] = typed_array(
-                [own_value(record, name, options) for record in records], schema.field(name).type
-            )
+            values = [own_value(record, name, options, recipe) for record in records]
+            columns[name] = typed_array(values, schema.field(name).type)
         yield pa.table([columns[name].cast(schema.field(name).type) for name in schema.names], schema=schema)
 
 
-def own_value(record, name, options):
+def own_value(record, name, options, recipe):
     """The value of one of the run's own columns."""
-    fields = {"ocr_error": "error", "ocr_flags": "flags", "source_row": "row", "image_sha256": "sha256", "page": "page",
+    fields = {name: name for name in recipe.get("row_columns") or ()} | {"ocr_error": "error", "ocr_flags": "flags", "source_row": "row", "image_sha256": "sha256", "page": "page",
               options.output_column: "text", options.blocks_column: "blocks", "inference_info": "info"}  # fmt: skip
     return record[fields[name]] if name in fields else json.loads(record["columns"]).get(name)
 
@@ -2305,12 +2043,12 @@ def typed_array(values, kind):
     def fit_value(value):
         try:
             return pa.scalar(value, kind).as_py()
-        except pa.ArrowException:
+        except (pa.ArrowException, OverflowError):
             return json.dumps(value) if pa.types.is_string(kind) else None
 
     try:
         return pa.array(values, kind)
-    except pa.ArrowException:
+    except (pa.ArrowException, OverflowError):
         return pa.array([fit_value(value) for value in values], kind)
 
 
@@ -2366,11 +2104,8 @@ def commit(api, options, run, files, section):
     """One commit of files, card and removals, on whatever the head is by then: (revision, pull request URL or None)."""
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
-    repo = options.output
-    config, folder, split = output_layout(options)
-    title = f"OCR with {run['model']}" + (
-        f" [{config}]" if options.config else ""
-    )  # the bench finds runs by "[CONFIG]"
+    repo, _, folder, split = output_layout(options)
+    title = f"OCR with {run['model']}" + (f" [{options.config}]" if options.config else "")  # benches look for [CONFIG]
 
     def attempt():
         head = api.dataset_info(repo)
@@ -2387,14 +2122,8 @@ def commit(api, options, run, files, section):
         mine = {file.path_in_repo for file in files}
         gone = [name for name in fnmatch.filter(there, f"{folder}/{split}-*") if name not in mine]
         changes = [*files, CommitOperationAdd("README.md", new.encode()), *map(CommitOperationDelete, gone)]
-        done = api.create_commit(
-            repo,
-            changes,
-            commit_message=title,
-            repo_type="dataset",
-            parent_commit=head.sha,
-            create_pr=options.create_pr,
-        )
+        send = partial(api.create_commit, repo_type="dataset", parent_commit=head.sha, create_pr=options.create_pr)
+        done = send(repo, changes, commit_message=title)
         return done.oid, done.pr_url
 
     return persist(attempt)
@@ -2420,7 +2149,7 @@ def arrived(api, repo, files, revision):
 
 PART_ROWS, PART_SECONDS = 256, 60.0  # a part, or a batch for a bucket, closes at either: what a kill can lose
 FILE_ROWS, FILE_SECONDS = 64, 5.0  # the same for files in a local folder
-READERS = 8  # parts read at once on resume: a bucket answers slowly but many at a time
+READERS = 8  # parts read at once: a bucket answers slowly, but many at a time
 FIELDS = {  # the declared schema of a part; `columns` and `info` are JSON
     **dict.fromkeys(("id", "name", "text", "blocks", "error", "finish_reason", "sha256", "columns", "info"), "string"),
     **dict.fromkeys(("row", "page", "pages", "attempts", "prompt_tokens", "completion_tokens"), "int64"),
@@ -2429,16 +2158,21 @@ FIELDS = {  # the declared schema of a part; `columns` and `info` are JSON
 
 
 def open_results(options, recipe, source, run):
-    """The results of this run, with what earlier runs of the same command left: see `Results`.
+    """The results of this run with what earlier runs of the same command left: `Parts` or `Files`.
 
-    `run` describes the run; its model, revision, task and source must be those of the results found.
+    `run` describes the run. Its model, revision, task and source must be those of the results found.
     Raises Stop where they are not, and where the place cannot be written.
     """
     kind, place = where(options.output)
+    if kind == "hub-files":
+        raise Stop(
+            f"{options.output} is a folder of a dataset. Name the dataset (ns/name), a bucket or a local folder."
+        )
     try:
         if kind == "hub":
-            return Parts(options, recipe, run, checkpoint_of(options))
-        return Files(options, recipe, run, place)
+            return Parts(options, recipe, run, checkpoint_of(options), (PART_ROWS, PART_SECONDS))
+        limits = (PART_ROWS, PART_SECONDS) if kind == "bucket" else (FILE_ROWS, FILE_SECONDS)
+        return Files(options, recipe, run, place, limits)
     except OSError as error:
         raise Stop(f"Results cannot be kept for {options.output}: {first_line(error)}. Name another place.") from error
 
@@ -2449,9 +2183,13 @@ def inference_entry(options, run):
     return {"model_id": run["model"], "column_name": options.output_column, **described}
 
 
-def index_entry(row, record):
-    """What `Index.add` takes, for one result row."""
-    return row["id"], row["row"], row["page"], row["pages"], row["error"] is not None, record
+def storable(text):
+    """Text without lone surrogates, which broken JSON or file names may hold and neither Arrow nor SQLite takes."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def to_json(value):
+    return json.dumps(value, ensure_ascii=False, default=lambda v: v.item() if hasattr(v, "item") else str(v))
 
 
 class Index:
@@ -2466,40 +2204,38 @@ class Index:
         self.db.execute(
             "CREATE TABLE units (id TEXT PRIMARY KEY, row INT, page INT, pages INT, failed INT, record TEXT)"
         )
-        self.db.execute("CREATE INDEX by_row ON units (row, page)")
 
-    def add(self, units):
-        """Takes tuples `(id, row, page, pages, failed, record)`, oldest first; `record` is JSON or None."""
+    def add(self, rows, record=lambda row: None):
+        """Takes result rows, oldest first, with `record(row)`, the JSON that is to come back from `match`."""
         self.db.executemany(
             "INSERT INTO units VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET row = excluded.row, "
             "page = excluded.page, pages = excluded.pages, failed = excluded.failed, record = excluded.record "
             "WHERE excluded.failed <= units.failed",
-            units,
+            (
+                (storable(row["id"]), row["row"], row["page"], row["pages"], row["error"] is not None, record(row))
+                for row in rows
+            ),
         )
         self.db.commit()
 
     def __contains__(self, unit_id):
         query = "SELECT 1 FROM units WHERE id = ? AND failed <= ?"
-        return self.db.execute(query, (unit_id, self.accepted)).fetchone() is not None
+        return self.db.execute(query, (storable(unit_id), self.accepted)).fetchone() is not None
 
     def __len__(self):
         return self.db.execute("SELECT count(*) FROM units WHERE failed <= ?", (self.accepted,)).fetchone()[0]
 
     def pages(self, unit_id):
         """How many pages the row or file of this unit has, or None if the unit is not known."""
-        return (self.db.execute("SELECT pages FROM units WHERE id = ?", (unit_id,)).fetchone() or (None,))[0]
+        found = self.db.execute("SELECT pages FROM units WHERE id = ?", (storable(unit_id),)).fetchone()
+        return found and found[0]
 
     def most_pages(self):
         return self.db.execute("SELECT max(pages) FROM units").fetchone()[0] or 0
 
-    def counts(self):
-        """(units read, units failed)"""
-        rows = dict(self.db.execute("SELECT failed, count(*) FROM units GROUP BY failed").fetchall())
-        return rows.get(0, 0), rows.get(1, 0)
-
     def records(self, failed):
-        """The records of units that failed (1) or were read (0)."""
-        return (record for (record,) in self.db.execute("SELECT record FROM units WHERE failed = ?", (failed,)))
+        """The records of units that failed (1) or were read (0), as a list of JSON strings."""
+        return [record for (record,) in self.db.execute("SELECT record FROM units WHERE failed = ?", (failed,))]
 
     def match(self, start, count):
         """The records for a table of the source, as (places in the table, records), in the order of the table.
@@ -2507,13 +2243,14 @@ class Index:
         `start` is the number of the first of `count` rows, or the list of their ids. A row may have several records.
         """
         if isinstance(start, int):
+            self.db.execute("CREATE INDEX IF NOT EXISTS by_row ON units (row, page)")
             query = "SELECT record FROM units WHERE row >= ? AND row < ? ORDER BY row, page"
             records = [json.loads(record) for (record,) in self.db.execute(query, (start, start + count))]
             return [record["row"] - start for record in records], records
         query = "SELECT record FROM units WHERE id = ?"
-        found = [(place, self.db.execute(query, (unit_id,)).fetchone()) for place, unit_id in enumerate(start)]
-        found = [(place, json.loads(record[0])) for place, record in found if record]
-        return [place for place, _ in found], [record for _, record in found]
+        found = [self.db.execute(query, (storable(unit_id),)).fetchone() for unit_id in start]
+        places = [place for place, record in enumerate(found) if record]
+        return places, [json.loads(found[place][0]) for place in places]
 
 
 class Results:
@@ -2526,17 +2263,16 @@ class Results:
     def __init__(self, options, recipe, run, uri, limits):
         self.options, self.recipe, self.run, self.limits = options, recipe, run, limits
         self.storage = open_storage(uri)
-        self.done = Index(options.retry_errors)
-        self.info = json.dumps(inference_entry(options, run))
-        names = sorted(self.storage.list())
+        self.done, self.deaths = Index(options.retry_errors), Counter()
+        self.info = to_json(inference_entry(options, run))
+        names = self.storage.list()
         self._check_identity(names)
-        self.deaths = Counter()
         for name in names:
             if name.startswith(f"{self.folder}deaths-"):
                 self.deaths.update(json.loads(self._read(name)))
         self.load(names)
         self._failure, self._told, self._saved, self._closed = None, False, 0, False
-        self._rows = queue.Queue(maxsize=2 * PART_ROWS)
+        self._rows = queue.Queue(maxsize=PART_ROWS)
         self._writer = threading.Thread(target=self._write, name="results", daemon=True)
         self._writer.start()
 
@@ -2546,7 +2282,7 @@ class Results:
         self._rows.put(row)
 
     def close(self):
-        """Writes what is queued and ends the writer; may be called again. Raises Stop once if that did not work."""
+        """Writes what is queued and ends the writer; may be called again. Raises Stop once if writing failed."""
         if not self._closed:
             self._closed = True
             self._rows.put(None)
@@ -2564,7 +2300,7 @@ class Results:
         self.deaths.update(ids)
 
     def _write(self):
-        rows, due, row = [], 0.0, {}
+        rows, row, due = [], {}, 0.0
         most, seconds = self.limits
         while row is not None:
             try:
@@ -2595,18 +2331,24 @@ class Results:
 
     def _check_identity(self, names):
         name = f"{self.folder}run.json"
-        mine = json.loads(json.dumps({key: self.run.get(key) for key in ("model", "revision", "task", "source")}))
+        keys = ("model", "revision", "task", "options", "source")
+        mine = json.loads(to_json({key: self.run.get(key) for key in keys}))
         if name not in names:
             self.storage.write({name: json.dumps(mine, indent=1).encode()})
         kept = json.loads(self._read(name))
         if kept == mine:
             return
-        flat = [{**run, **(run["source"] if isinstance(run.get("source"), dict) else {})} for run in (kept, mine)]
-        key = next(k for k in [*flat[1], *flat[0]] if k != "source" and flat[0].get(k) != flat[1].get(k))
+        kept, mine = ({**run, **(run.get("options") or {}), **run["source"]} for run in (kept, mine))
+        changed = (key for key in {**mine, **kept} if kept.get(key) != mine.get(key))
+        key = next(key for key in changed if key not in ("source", "options"))
         raise Stop(
-            f"{self.storage.where} holds the results of another run: its {key} is {flat[0].get(key)!r}, now it is "
-            f"{flat[1].get(key)!r}. Go on with the old setting, {self.elsewhere}, or delete {self.storage.where}."
+            f"{self.storage.where} holds the results of another run: its {key} is {kept.get(key)!r}, now it is "
+            f"{mine.get(key)!r}. Go on with the old setting, {self.elsewhere}, or delete {self.storage.where}."
         )
+
+    def _read(self, name):
+        with self.storage.open(name) as file:
+            return file.read()
 
     def _read_all(self, rows_of, names):
         with ThreadPoolExecutor(READERS) as pool:
@@ -2614,44 +2356,32 @@ class Results:
                 for rows in pool.map(rows_of, names[start : start + READERS]):
                     yield from rows
 
-    def _read(self, name):
-        with self.storage.open(name) as file:
-            return file.read()
-
-    def _shard_note(self):
-        index, count = self.options.shard
-        return f"shard {index}/{count} finished; run the same command without --shard to "
-
 
 class Parts(Results):
     """Results on the way to a Hub dataset: append-only parquet parts in a checkpoint, published at the end."""
 
     folder, elsewhere = "", "name another place with --checkpoint"
 
-    def __init__(self, options, recipe, run, uri):
-        super().__init__(options, recipe, run, uri, (PART_ROWS, PART_SECONDS))
-
     def load(self, names, whole=False):
         """Fills the index from the parts; `whole` with the results themselves, as publishing needs them."""
         import pyarrow.parquet as pq
 
-        light = ["id", "row", "page", "pages", "error"]
+        columns = None if whole else ["id", "row", "page", "pages", "error"]
 
         def rows_of(name):
             with self.storage.open(name) as file:
-                return pq.read_table(file, columns=None if whole else light, use_threads=False).to_pylist()
+                return pq.ParquetFile(file).read(columns, use_threads=False).to_pylist()
 
-        parts = [name for name in names if name.startswith("part-")]
-        self.done.add(index_entry(row, json.dumps(row) if whole else None) for row in self._read_all(rows_of, parts))
+        rows = self._read_all(rows_of, [name for name in names if name.startswith("part-")])
+        self.done.add(rows, json.dumps if whole else lambda row: None)
 
     def save(self, rows):
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         types = {name: getattr(pa, kind)() for name, kind in FIELDS.items()} | {"flags": pa.list_(pa.string())}
-        rows = [{**row, "columns": json.dumps(row["columns"] or {}), "info": self.info} for row in rows]
-        for row in rows:  # arrow refuses lone surrogates, which a model's broken JSON may spell
-            row |= {k: v.encode("utf-8", "replace").decode() for k, v in row.items() if isinstance(v, str)}
+        rows = [{**row, "columns": to_json(row["columns"] or {}), "info": self.info} for row in rows]
+        rows = [{k: storable(v) if isinstance(v, str) else v for k, v in row.items()} for row in rows]
         sink = pa.BufferOutputStream()
         pq.write_table(pa.Table.from_pylist(rows, schema=pa.schema(types)), sink, compression="zstd")
         self.storage.write({f"part-{unique_stamp()}.parquet": sink.getvalue().to_pybytes()})
@@ -2659,12 +2389,12 @@ class Parts(Results):
     def finish(self, source, run, summary):
         """Publishes, removes the checkpoint unless it is to be kept, and returns a sentence that says where.
 
-        Raises Stop (code 1) when the Hub cannot be convinced: the results are safe and the same command finishes.
+        Raises Stop (code 1) where the Hub cannot be convinced: the results are safe and the same command finishes.
         """
         self.close()
         if self.options.shard:
-            return self._shard_note() + "publish."
-        names = sorted(self.storage.list())
+            return "Shard {}/{} finished; run the same command without --shard to publish.".format(*self.options.shard)
+        names = self.storage.list()
         try:
             self.load(names, whole=True)
             said = publish(self.options, self.recipe, source, run, self.done, summary, self.storage.scratch)
@@ -2676,78 +2406,309 @@ class Parts(Results):
                 f"{self.storage.where}. Type the same command to finish: it does not read any page again.",
                 code=1,
             ) from error
-        if self.options.keep_checkpoint:
-            self.storage.tidy()
-        else:
-            self.storage.remove(n for n in names if n == "run.json" or n.startswith(("part-", "deaths-")))
+        mine = [name for name in names if name == "run.json" or name.startswith(("part-", "deaths-"))]
+        self.storage.remove([] if self.options.keep_checkpoint else mine)
         return said
 
 
 class Files(Results):
     """Results as files, `NAME.json` first and `NAME.md` last, in a folder here or in a bucket.
 
-    `NAME.md` is the record of success. `_run/` holds the identity of the run, which ids are done under which name, and
-    the failures.
+    `NAME.md` is the record of success; a page whose `.md` was deleted is read again. `_run/` holds the identity of the
+    run, which id is done under which name (done-*.jsonl), and the failures (errors-*.jsonl).
     """
 
     folder, elsewhere = "_run/", "name another OUTPUT"
 
-    def __init__(self, options, recipe, run, uri):
-        in_bucket = uri.startswith("hf://")
-        super().__init__(
-            options, recipe, run, uri, (PART_ROWS, PART_SECONDS) if in_bucket else (FILE_ROWS, FILE_SECONDS)
-        )
-
     def load(self, names):
-        """Fills the index. A page whose `.md` has been deleted is not done."""
         texts = {name for name in names if name.endswith(".md")}
 
         def rows_of(name):
             return [json.loads(line) for line in self._read(name).splitlines()]
 
-        for kind in ("errors", "done"):
-            rows = self._read_all(rows_of, [name for name in names if name.startswith(f"_run/{kind}-")])
-            kept = (row for row in rows if row["error"] is not None or f"{row['name']}.md" in texts)
-            self.done.add(index_entry(row, json.dumps(row)) for row in kept)
+        rows = self._read_all(rows_of, [name for name in names if name.startswith(("_run/done-", "_run/errors-"))])
+        self.done.add((row for row in rows if row["error"] is not None or f"{row['name']}.md" in texts), json.dumps)
 
     def save(self, rows):
-        pages, texts, noted = {}, {}, {"done": [], "errors": []}
+        pages, texts, notes = {}, {}, []
         for row in rows:
             note = {key: row[key] for key in ("id", "name", "row", "page", "pages", "error")}
-            parts = row["name"].split("/")
-            if note["error"] is None and ({"", ".", ".."} & set(parts) or parts[0] == "_run" or "\0" in row["name"]):
-                note["error"] = f"the name {row['name']!r} does not lie inside the output folder"
+            name, parts = row["name"], row["name"].split("/")
+            if note["error"] is None and ({"", ".", ".."} & set(parts) or parts[0] == "_run" or "\0" in name):
+                note["error"] = f"the name {name!r} does not lie inside the output folder"
             if note["error"] is None:
                 page = {key: row[key] for key in row if key not in ("text", "error")}
                 page["blocks"] = json.loads(row["blocks"]) if row["blocks"] else None
                 page["inference_info"] = [json.loads(self.info)]
-                pages[f"{row['name']}.json"] = json.dumps(page, ensure_ascii=False).encode("utf-8", "replace")
-                texts[f"{row['name']}.md"] = row["text"].encode("utf-8", "replace")
-            noted["errors" if note["error"] is not None else "done"].append(json.dumps(note))
+                pages[f"{name}.json"] = storable(to_json(page)).encode()
+                texts[f"{name}.md"] = storable(row["text"]).encode()
+            notes.append(note)
         self.storage.write(pages)
         self.storage.write(texts)
-        self._note(noted)
+        self._note(
+            [json.dumps(note) for note in notes if note["error"] is None],
+            [json.dumps(note) for note in notes if note["error"] is not None],
+        )
 
     def finish(self, source, run, summary):
         """Writes `_run/summary.json`, tidies `_run/`, and returns a sentence that says where the pages are."""
         self.close()
         if self.options.shard:
-            return self._shard_note() + "finish."
-        names = sorted(self.storage.list())
+            return "Shard {}/{} finished; run the same command without --shard for the rest.".format(
+                *self.options.shard
+            )
+        names = self.storage.list()
         self.load(names)
-        read, failed = self.done.counts()
-        told = {"pages": read + failed, "errors": failed, "run": run, "last_session": summary}
-        self.storage.write({"_run/summary.json": json.dumps(told, indent=1, ensure_ascii=False).encode()})
-        self._note({"done": self.done.records(failed=0), "errors": self.done.records(failed=1)})
+        read, failed = self.done.records(failed=0), self.done.records(failed=1)
+        told = {"pages": len(read) + len(failed), "errors": len(failed), "run": run, "last_session": summary}
+        self.storage.write({"_run/summary.json": to_json(told).encode()})
+        self._note(read, failed)
         self.storage.remove(name for name in names if name.startswith(("_run/done-", "_run/errors-")))
-        return f"{read} pages are in {self.storage.where}" + (f"; {failed} failed, see _run/." if failed else ".")
+        return f"{len(read)} pages are in {self.storage.where}" + (
+            f"; {len(failed)} failed, see _run/." if failed else "."
+        )
 
-    def _note(self, noted):
-        lines = {kind: "".join(f"{note}\n" for note in notes).encode() for kind, notes in noted.items()}
-        self.storage.write({f"_run/{kind}-{unique_stamp()}.jsonl": data for kind, data in lines.items() if data})
+    def _note(self, read, failed):
+        for kind, notes in (("done", read), ("errors", failed)):
+            if notes:
+                self.storage.write({f"_run/{kind}-{unique_stamp()}.jsonl": "".join(f"{n}\n" for n in notes).encode()})
 
 
 # <<< kit/results.py
+
+# >>> kit/workers.py
+# Crash-isolated worker processes: work in parallel, results in completion order, a dead worker costs one batch.
+
+
+def worker_loop(pipe, setup, work):
+    """A worker's life: `state = setup()`, then `work(state, items)` for each list of items that comes in.
+
+    A thread empties the pipe, so that the parent never blocks while this side is sending. The parent's death ends it.
+    """
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    inbox = queue.SimpleQueue()
+
+    def receive():
+        try:
+            while True:
+                inbox.put(pipe.recv())
+        except (EOFError, OSError):
+            os._exit(0)
+
+    try:
+        state = setup()
+    except BaseException as problem:
+        pipe.send(("failed", problem if isinstance(problem, Stop) else sentence(problem)))
+        return
+    pipe.send(("ready", None))
+    threading.Thread(target=receive, daemon=True).start()
+    while True:
+        items = inbox.get()
+        try:
+            results = work(state, items)
+        except Exception as problem:
+            results = [PageError(sentence(problem))] * len(items)
+        pipe.send(("done", results))
+
+
+class Worker:
+    """The parent's side of one worker process: its pipe, and the batches it holds, the first being worked on."""
+
+    def __init__(self, setup, work):
+        # spawn: forking a process that has threads or a GPU context is undefined
+        context = multiprocessing.get_context("spawn")
+        self.pipe, other = context.Pipe()
+        self.process = context.Process(target=worker_loop, args=(other, setup, work), daemon=True)
+        self.process.start()
+        other.close()
+        self.ready, self.held, self.since = False, deque(), time.monotonic()
+
+    def give(self, batch):
+        if not self.held:
+            self.since = time.monotonic()
+        self.held.append(batch)
+        with contextlib.suppress(OSError):  # it died idle; its pipe says so to the next wait
+            self.pipe.send(batch)
+
+    def end(self):
+        self.pipe.close()
+        self.process.kill()
+        self.process.join(5)
+
+
+def in_workers(items, setup, work, count, stop, batch=1, timeout=600):
+    """Yields (item, result) in completion order; a result is what `work(setup(), [item, ...])` gave, or an exception.
+
+    At most two batches a worker are in flight, so memory does not grow with the number of items. When a worker dies
+    or is silent for `timeout` seconds, the batch it was working on runs again item by item; an item that takes a
+    worker down twice gets a PageError. Raises Stop if `setup` fails. A set `stop` ends admission and abandons the rest.
+    """
+    waiting, suspects, workers, drained = deque(), {}, [], False
+    source = Ahead(items, count * batch)
+    try:
+        while not stop.is_set():
+            while not drained and len(waiting) < count * batch:
+                try:
+                    item = source.get(block=False)
+                except StopIteration:
+                    drained = True
+                    break
+                if item is None:
+                    break
+                waiting.append(item)
+            if not waiting and drained and not any(worker.held for worker in workers):
+                return
+            idle = sum(not worker.held for worker in workers)
+            if len(workers) < count and idle * batch < len(waiting):
+                workers.append(Worker(setup, work))
+            for worker in sorted(workers, key=lambda worker: len(worker.held)):
+                if waiting and worker.ready and len(worker.held) < 2:
+                    size = 1 if waiting[0].id in suspects else batch
+                    worker.give([waiting.popleft() for _ in range(min(size, len(waiting)))])
+                    break
+            hungry = any(worker.ready and len(worker.held) < 2 for worker in workers)
+            pause = 0 if hungry and waiting else 0.02 if not drained else 0.5
+            for pipe in wait([worker.pipe for worker in workers], pause):
+                worker = next(worker for worker in workers if worker.pipe is pipe)
+                try:
+                    kind, value = pipe.recv()
+                except (EOFError, OSError):
+                    yield from worker_died(worker, workers, waiting, suspects)
+                    continue
+                if kind == "failed":
+                    raise value if isinstance(value, Stop) else Stop(f"The model could not be loaded: {value}", code=1)
+                worker.since = time.monotonic()
+                if kind == "ready":
+                    worker.ready = True
+                else:
+                    yield from zip(worker.held.popleft(), value, strict=True)
+            for worker in [w for w in workers if w.held and w.ready and time.monotonic() - w.since > timeout]:
+                worker.process.kill()
+    finally:
+        source.close()
+        for worker in workers:
+            worker.end()
+
+
+def worker_died(worker, workers, waiting, suspects):
+    """Puts a dead worker's batches back in front of the queue; yields the item that has now taken down two."""
+    worker.process.join(5)
+    workers.remove(worker)
+    code = worker.process.exitcode
+    how = f"was killed by signal {-code}" if (code or 0) < 0 else f"ended with exit code {code}"
+    worker.pipe.close()
+    if not worker.ready:
+        raise Stop(f"A worker process {how} while it was starting; run again with --verbose to see why.", code=1)
+    guilty = worker.held.popleft() if worker.held else []
+    waiting.extendleft(item for batch in reversed(worker.held) for item in reversed(batch))
+    for item in reversed(guilty):
+        if len(guilty) == 1 and item.id in suspects:
+            yield item, PageError(f"the worker process {how} twice while reading this page")
+        else:
+            suspects[item.id] = True
+            waiting.appendleft(item)
+
+
+def open_unit(item, bounds, dpi):
+    """Decodes an Item: (Unit, SHA-256 of the encoded source bytes or None). Raises PageError."""
+    if item.error:
+        raise PageError(item.error)
+    pages, sha256 = [], None
+    for data, frame in item.parts:
+        if item.pages == 1 and len(item.parts) == 1:
+            data = source_bytes(data)
+            sha256 = sha256_of(data)
+        pages.append(open_page(data, frame, dpi=dpi, bounds=bounds))
+    return Unit(item.id, pages, item.text), sha256
+
+
+def opened_items(bounds_dpi, items):
+    """`work` of the decoding workers: (Unit, sha256) or the PageError of each item."""
+    results = []
+    for item in items:
+        try:
+            results.append(open_unit(item, *bounds_dpi))
+        except Exception as problem:
+            results.append(problem if isinstance(problem, PageError) else PageError(sentence(problem)))
+    return results
+
+
+class Ahead:
+    """An iterator read in a thread, `size` values ahead of the loop that takes them with `get`."""
+
+    def __init__(self, values, size):
+        self.queue, self.ended = queue.Queue(size), threading.Event()
+        self.thread = threading.Thread(target=self.fill, args=(values,), daemon=True)
+        self.thread.start()
+
+    def fill(self, values):
+        last = StopIteration()
+        try:
+            for value in values:
+                if not self.put(value):
+                    break
+        except BaseException as problem:
+            last = problem
+        finally:
+            getattr(values, "close", int)()
+            self.put(last)
+
+    def put(self, value):
+        while not self.ended.is_set():
+            try:
+                self.queue.put(value, timeout=0.2)
+                return True
+            except queue.Full:
+                pass
+        return False
+
+    def get(self, block=True):
+        """The next value, or None where none is ready and `block` is false. Raises StopIteration at the end."""
+        try:
+            value = self.queue.get(block)
+        except queue.Empty:
+            return None
+        if isinstance(value, BaseException):
+            self.queue.put(value)
+            raise value
+        return value
+
+    def close(self):
+        self.ended.set()
+        self.thread.join(10)
+
+
+def decoded(items, options, recipe, stop):
+    """Yields (item, outcome) in completion order: (Unit, sha256), or the exception that decoding ended with.
+
+    Decoding runs in worker processes, so that a decoder that crashes cannot take an engine with it and the engine's
+    process keeps its interpreter to itself.
+    """
+    setup = functools.partial(fixed, (image_bounds(options, recipe), options.dpi))
+    return in_workers(items, setup, opened_items, worker_count(recipe), stop)
+
+
+def fixed(value):
+    """`setup` of a worker whose state is known beforehand; a partial of it can be pickled, a lambda cannot."""
+    return value
+
+
+def worker_count(recipe):
+    """Cores this process may use, fewer where memory would not hold `worker_memory` bytes for each."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 1 << 33
+    return max(1, min(cores, int(memory * 0.7 / recipe.get("worker_memory", 1 << 30))))
+
+
+def error_of(item, outcome):
+    """The row of an item that could not be decoded, or None if it could."""
+    return failed_row(item, outcome) if isinstance(outcome, BaseException) else None
+
+
+# <<< kit/workers.py
 
 # >>> kit/run.py
 # The run: items to rows through an engine that may die, counted, shown and stopped in good order.
@@ -2766,8 +2727,9 @@ class Feed:
     """Decoded units for an engine. Those that were in flight when it died come last, few at a time, then alone.
 
     `get(block)` gives the next (item, outcome), None if none is ready, and raises StopIteration at the end; an engine
-    blocks only with nothing in flight. The outcome is (Unit, sha256) or the exception that decoding ended with. `limit` is the most units the engine may have
-    in flight now (None: its own window). A unit that dies alone, or for the third time over all runs, is an error.
+    blocks only with nothing in flight. The outcome is (Unit, sha256) or the exception that decoding ended with.
+    `limit` is the most units the engine may have in flight now (None: its own window). A unit that dies alone, or for
+    the third time over all runs, is an error.
     """
 
     def __init__(self, items, decode, deaths, size):
@@ -2845,7 +2807,8 @@ def engine_rows(engine, items, steps, options, recipe, stop, results):
                 rebuilds += 1
                 if rebuilds > 3 + finished // 1000:
                     raise Stop(
-                        f"The engine died {rebuilds} times ({death}). Finished pages are safe; the same command resumes.",
+                        f"The engine died {rebuilds} times ({death}). Finished pages are safe; "
+                        "the same command resumes.",
                         code=1,
                     ) from death
                 say(f"The engine died with {len(ids)} units in flight ({death}); starting it again.")
@@ -2862,8 +2825,9 @@ def only(row):
 class Tally:
     """Counts of this run. `ready` is when the first answer came: everything before it is start-up."""
 
-    def __init__(self, total, skipped):
+    def __init__(self, total, skipped, by_page=True):
         self.total, self.skipped, self.started, self.ready = total, skipped, time.monotonic(), None
+        self.by_page = by_page
         self.pages = self.errors = self.asked = self.useless = self.prompt_tokens = self.completion_tokens = 0
         self.retried = 0
         self.flags, self.shown = Counter(), 0.0
@@ -2871,6 +2835,8 @@ class Tally:
     def add(self, row):
         self.ready = self.ready or time.monotonic() - (row["seconds"] or 0)
         self.pages += 1
+        if self.total and self.by_page and row["page"] == 1:  # the source counts rows and files
+            self.total += row["pages"] - 1
         self.errors += row["error"] is not None
         self.asked += row["attempts"] > 0
         self.retried += row["attempts"] > 1
@@ -3016,10 +2982,11 @@ def option_parser(recipe, add_options=None):
     add("--shuffle", action="store_true", help="draw the rows of --max-samples at random")
     add("--seed", type=int, default=42, help="seed of --shuffle (default 42)")
     add("--shard", type=shard_pair, metavar="I/N", help="read every Nth row from I, 0 <= I < N; publishes nothing")
-    add("--dpi", type=positive, default=recipe.get("dpi", 200), help="resolution of PDF pages (default %(default)s)")
+    add("--dpi", "--pdf-dpi", type=positive, default=recipe.get("dpi", 200),
+        help="resolution of PDF pages (default %(default)s)")  # fmt: skip
     add("--keep-extension", action="store_true", help="name files x.png.md, for inputs that differ by suffix only")
 
-    engines = ["offline", "serve"] if recipe["engine"] == "vllm" else [recipe["engine"]]
+    engines = recipe.get("engines") or (["offline", "serve"] if recipe["engine"] == "vllm" else [recipe["engine"]])
     add("--engine", choices=engines, help=f"how the model runs ({', '.join(engines)}; default: the faster here)")
     add("--endpoint", metavar="URL", help="OpenAI-compatible server that is already running, e.g. http://host:8000/v1")
     add("--model", default=recipe["model"], help="model id or folder (default %(default)s)")
@@ -3040,7 +3007,8 @@ def option_parser(recipe, add_options=None):
     add("--private", action="store_true", help="create the output dataset private")
     add("--columns", type=lambda text: [c for c in text.split(",") if c], help="input columns to keep, by commas")
     add("--checkpoint", metavar="DIR", help="where finished pages are kept until they are published")
-    add("--keep-checkpoint", action="store_true", help="do not remove the checkpoint after publishing")
+    add("--keep-checkpoint", action=argparse.BooleanOptionalAction, default=recipe.get("keep_checkpoint", False),
+        help="leave the checkpoint in its place after publishing")  # fmt: skip
     add("--retry-errors", action="store_true", help="ask again for pages that failed in an earlier run")
     add("--max-error-rate", type=float, default=0.05, help="exit 3 if more pages fail, and 3 do (default 0.05)")
     add("--price-per-hour", type=float, metavar="USD", help="price of the machine, for cost per 1,000 pages")
@@ -3048,7 +3016,9 @@ def option_parser(recipe, add_options=None):
     add("--check", action="store_true", help="check everything that can be checked before the run, then stop")
     add("--verbose", action="store_true", help="show what the libraries log")
     if add_options:
-        add_options(parser.add_argument_group(f"options of {recipe['name']}"))
+        own = parser.add_argument_group(f"options of {recipe['name']}")
+        add_options(own)
+        parser.set_defaults(own_options=[action.dest for action in own._group_actions])
     return parser
 
 
@@ -3119,9 +3089,10 @@ def versions():
 
 
 def run_facts(options, recipe, source):
-    """What identifies a run (model, revision, task, source) and describes it, for the checkpoint, rows and card."""
+    """What identifies a run (model, revision, task, the recipe's own options, source) and what else describes it."""
     return {
         "recipe": recipe["name"], "model": options.model, "revision": options.revision, "task": options.task,
+        "options": {name: getattr(options, name) for name in getattr(options, "own_options", ())},
         "source": source.identity, "engine": options.engine, "versions": versions(),
         "sampling": {key: getattr(options, key) for key in recipe.get("sampling") or {}},
         "max_tokens": options.max_tokens, "max_model_len": options.max_model_len,
@@ -3147,19 +3118,19 @@ def main(recipe, engines, request=None, parse=None, steps=None, load=None, predi
     """Runs a recipe; returns the exit code: 0 done, 1 stopped and resumable, 2 usage or preflight, 3 too many errors.
 
     `engines` maps engine names to functions, the default first. `preflight(options, recipe)` is the engines' check,
-    `check(options)` the recipe's own; both raise Stop.
+    `check(options)` the recipe's own; both raise Stop. `check` may return keys of RECIPE that these options change.
     """
-    options = option_parser(recipe, add_options).parse_args()
-    logging.basicConfig(level=logging.INFO if options.verbose else logging.ERROR, stream=sys.stderr)
     steps = steps or (one_step(request, parse) if request else None)
     results = None
     try:
+        options = option_parser(recipe, add_options).parse_args()
+        logging.basicConfig(level=logging.INFO if options.verbose else logging.ERROR, stream=sys.stderr)
         settle(options, recipe, engines)
         if options.dry_run:
             return show_settings(options, recipe, steps)
         if check:
-            check(options)
-        if preflight:
+            recipe = {**recipe, **(check(options) or {})}
+        if preflight and options.engine != "local":
             preflight(options, recipe)
         source = open_source(options, recipe)
         say(f"Reading {source.describe}; writing {' '.join(where(options.output))}.")
@@ -3171,9 +3142,9 @@ def main(recipe, engines, request=None, parse=None, steps=None, load=None, predi
             return 0
         results = open_results(options, recipe, source, run)
         stop = stop_on_signals(results)
-        tally = Tally(source.total, len(results.done))
+        tally = Tally(source.total, len(results.done), recipe.get("pages_per_unit", 1) == 1)
         engine, items = engines[options.engine], source.items(results.done)
-        if steps:
+        if steps and options.engine != "local":
             rows = engine_rows(engine, items, steps, options, recipe, stop, results)
         else:
             rows = engine(items, options, recipe, stop, load, predict)
@@ -3396,7 +3367,8 @@ def local(items, options, recipe, stop, load, predict):
     batch = recipe.get("batch", 1)
     if recipe.get("device") == "cuda":
         opened = (Opened(item, outcome) for item, outcome in decoded(items, options, recipe, stop))
-        pairs = in_workers(opened, reading, functools.partial(predict_opened, predict), 1, stop, batch)
+        work = functools.partial(predict_opened, predict)
+        pairs = in_workers(opened, reading, work, 1, stop, batch, recipe.get("timeout", 600))
         pairs = ((pair.item, result) for pair, result in pairs)
     else:
         work = functools.partial(predict_items, predict, image_bounds(options, recipe))
