@@ -268,15 +268,14 @@ class FileSource:
         """Yields (ids, table), a row per page or window: `file_name` is its id, `image` its first page (or `text`)."""
         from datasets import Dataset, Features
 
-        units = self.units(self.selected(all_shards=True))
+        features, units = self.features, self.units(self.selected(all_shards=True))
         while batch := list(islice(units, BATCH_ROWS)):
             rows = {"file_name": [unit.id for unit in batch]}
             if self.is_text:
                 rows["text"] = [unit.text for unit in batch]
             elif columns is None or "image" in columns:
                 rows["image"] = [self.image(unit) for unit in batch]
-            features = {name: self.features[name] for name in rows}
-            table = Dataset.from_dict(rows, features=Features(features)).data.table
+            table = Dataset.from_dict(rows, features=Features({name: features[name] for name in rows})).data.table
             yield rows["file_name"], table.select(columns or list(rows))
 
     def image(self, unit):
