@@ -178,10 +178,9 @@ def joined_tables(options, recipe, source, index, told):
 
 def own_value(record, name, options, recipe):
     """The value of one of the run's own columns."""
-    fields = {name: name for name in recipe.get("row_columns") or ()} | {
-        "ocr_error": "error", "ocr_flags": "flags", "source_row": "row", "image_sha256": "sha256", "page": "page",
-        options.output_column: "text", options.blocks_column: "blocks", "inference_info": "info",
-    }  # fmt: skip
+    fields = {"ocr_error": "error", "ocr_flags": "flags", "source_row": "row", "image_sha256": "sha256", "page": "page",
+              options.output_column: "text", options.blocks_column: "blocks", "inference_info": "info"}  # fmt: skip
+    fields |= {key: key for key in recipe.get("row_columns") or ()}
     return record[fields[name]] if name in fields else json.loads(record["columns"]).get(name)
 
 

@@ -28,7 +28,7 @@ A CLI that reads no [tool.hf-jobs] needs: --image vllm/vllm-openai:v0.30.0 --pyt
 -e PYTHONPATH=/usr/local/lib/python3.12/dist-packages --flavor a10g-small -s HF_TOKEN
 
 Hardware: one GPU with 16 GB or more. 3.4 pages/s on an A10G, 9.7 on an RTX Pro 6000 in public runs.
-Output: `markdown`, no boxes. Page headers and footers are left out, as the prompt asks. What a long page repeats at its
+Output: `markdown`, `id`, `error`, `finish_reason`, and counts of tokens; no boxes. Page headers and footers are left out, as the prompt asks. What a long page repeats at its
 end is cut to one round, as in the authors' pipeline; such rows have `trimmed` in `ocr_flags`.
 Small print and Fraktur of 10 to 13 pixels a line make it loop, and it ends such answers by itself: `finish_reason` says
 "stop", so look for `looped` in `ocr_flags`. The published scores come from a pipeline with a layout model in front.
@@ -118,6 +118,8 @@ RECIPE = {
     "image": {"max_side": 2048},  # upstream, thumbnail
     "body_format": "png",  # upstream
     "output_column": "markdown",
+    # what the public results of a server run hold besides
+    "row_columns": ["id", "error", "finish_reason", "prompt_tokens", "completion_tokens"],
 }
 
 SCHEMA_PROMPT = (  # upstream
@@ -1297,15 +1299,14 @@ class FileSource:
         """Yields (ids, table), a row per page or window: `file_name` is its id, `image` its first page (or `text`)."""
         from datasets import Dataset, Features
 
-        units = self.units(self.selected(all_shards=True))
+        features, units = self.features, self.units(self.selected(all_shards=True))
         while batch := list(islice(units, BATCH_ROWS)):
             rows = {"file_name": [unit.id for unit in batch]}
             if self.is_text:
                 rows["text"] = [unit.text for unit in batch]
             elif columns is None or "image" in columns:
                 rows["image"] = [self.image(unit) for unit in batch]
-            features = {name: self.features[name] for name in rows}
-            table = Dataset.from_dict(rows, features=Features(features)).data.table
+            table = Dataset.from_dict(rows, features=Features({name: features[name] for name in rows})).data.table
             yield rows["file_name"], table.select(columns or list(rows))
 
     def image(self, unit):
@@ -1993,8 +1994,9 @@ def joined_tables(options, recipe, source, index, told):
 
 def own_value(record, name, options, recipe):
     """The value of one of the run's own columns."""
-    fields = {name: name for name in recipe.get("row_columns") or ()} | {"ocr_error": "error", "ocr_flags": "flags", "source_row": "row", "image_sha256": "sha256", "page": "page",
+    fields = {"ocr_error": "error", "ocr_flags": "flags", "source_row": "row", "image_sha256": "sha256", "page": "page",
               options.output_column: "text", options.blocks_column: "blocks", "inference_info": "info"}  # fmt: skip
+    fields |= {key: key for key in recipe.get("row_columns") or ()}
     return record[fields[name]] if name in fields else json.loads(record["columns"]).get(name)
 
 

@@ -23,6 +23,7 @@ import os
 import re
 import symtable
 import sys
+import textwrap
 from functools import cache
 from itertools import takewhile
 from pathlib import Path
@@ -388,7 +389,8 @@ def make_variant(base, entry, path):
     first, _, rest = text[start:end].partition("\n")
     changed = ", ".join(f"`{key}` {json.dumps(value, ensure_ascii=False)}" for key, value in entry["defaults"].items())
     lines = [f'"""{entry["title"]}: {entry["summary"]}' if "summary" in entry else first, ""]
-    lines += [f"Made from ocr/{base_name}.py by tools/sync.py; only defaults differ: {changed}."]
+    made = f"Made from ocr/{base_name}.py by tools/sync.py; only defaults differ: {changed}."
+    lines += textwrap.wrap(made, LINE_LENGTH, break_on_hyphens=False)
     for old, new in entry.get("says", {}).items():
         if old not in rest:
             raise Problem(f"models.json: {name}: the docstring of ocr/{base_name}.py does not say {old!r}")

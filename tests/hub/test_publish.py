@@ -127,6 +127,22 @@ def test_rows_are_published_in_source_order_with_their_columns(hub, repo):
     assert not Path(".ocr-runs").exists(), "the checkpoint goes once the publish is verified"
 
 
+def test_a_recipe_may_publish_what_the_result_row_holds(hub, repo):
+    recipe = {**RECIPE, "row_columns": ["id", "error", "finish_reason", "prompt_tokens"]}
+    finish(make_options(output=repo), [make_row(0, id="train-000000000", prompt_tokens=7), failed(1)], recipe=recipe)
+    table = published(hub, repo)
+    assert table["id"].to_pylist() == ["train-000000000", failed(1)["id"]]
+    assert table["error"].to_pylist() == table["ocr_error"].to_pylist() == [None, "it is torn"]
+    assert table["prompt_tokens"][0].as_py() == 7 and "finish_reason" in table.column_names
+
+
+def test_an_id_of_the_input_stays(hub, repo):
+    recipe = {**RECIPE, "row_columns": ["id", "error"]}
+    finish(make_options(output=repo), [make_row(0)], FakeSource(1, extra=["id"]), recipe)
+    table = published(hub, repo)
+    assert table["id"].to_pylist() == ["old 0"] and table["error"].to_pylist() == [None]
+
+
 def test_load_dataset_reads_what_was_published(hub, repo):
     finish(make_options(output=repo))
     finish(make_options(output=repo, config="second"), [make_row(n, text=f"second {n}") for n in range(20)])
