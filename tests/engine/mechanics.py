@@ -76,7 +76,7 @@ def special():
 
     image, _ = page(3)
     yield "max_tokens", body(image, max_tokens=7, ignore_eos=True)
-    yield "max_model_len", body(image, max_tokens=5000, ignore_eos=True)
+    yield "max_model_len", body(image, max_tokens=MAX_MODEL_LEN - 24, ignore_eos=True)
     yield "prompt too long", body(image, text="x" * 2 * MAX_MODEL_LEN)
     yield "too narrow", body(Image.new("RGB", (9000, 30)))
     yield "no image", {"messages": [{"role": "user", "content": "Hello."}], "temperature": 0.0, "max_tokens": 5}
