@@ -46,8 +46,8 @@ def ran(python, environment, tiny, pages, tmp_path_factory):
             folder = tmp_path_factory.mktemp(f"{recipe}-{engine}")
             command = [
                 python, runnable(recipe, folder), pages, folder / "out", "--engine", engine, "--retries", "0",
-                "--model", tiny(RECIPES[recipe]), "--max-tokens", "24", "--max-model-len", "20000", "--temperature", "0",
-                "--checkpoint", folder / "checkpoint",
+                "--model", tiny(RECIPES[recipe]), "--max-tokens", "24", "--max-model-len", "20000",
+                "--temperature", "0", "--checkpoint", folder / "checkpoint",
             ]  # fmt: skip
             result = subprocess.run(
                 list(map(str, command)), cwd=folder, env=environment, capture_output=True, text=True, timeout=1500
