@@ -1214,15 +1214,14 @@ class FileSource:
         """Yields (ids, table), a row per page or window: `file_name` is its id, `image` its first page (or `text`)."""
         from datasets import Dataset, Features
 
-        units = self.units(self.selected(all_shards=True))
+        features, units = self.features, self.units(self.selected(all_shards=True))
         while batch := list(islice(units, BATCH_ROWS)):
             rows = {"file_name": [unit.id for unit in batch]}
             if self.is_text:
                 rows["text"] = [unit.text for unit in batch]
             elif columns is None or "image" in columns:
                 rows["image"] = [self.image(unit) for unit in batch]
-            features = {name: self.features[name] for name in rows}
-            table = Dataset.from_dict(rows, features=Features(features)).data.table
+            table = Dataset.from_dict(rows, features=Features({name: features[name] for name in rows})).data.table
             yield rows["file_name"], table.select(columns or list(rows))
 
     def image(self, unit):
@@ -1910,8 +1909,9 @@ def joined_tables(options, recipe, source, index, told):
 
 def own_value(record, name, options, recipe):
     """The value of one of the run's own columns."""
-    fields = {name: name for name in recipe.get("row_columns") or ()} | {"ocr_error": "error", "ocr_flags": "flags", "source_row": "row", "image_sha256": "sha256", "page": "page",
+    fields = {"ocr_error": "error", "ocr_flags": "flags", "source_row": "row", "image_sha256": "sha256", "page": "page",
               options.output_column: "text", options.blocks_column: "blocks", "inference_info": "info"}  # fmt: skip
+    fields |= {key: key for key in recipe.get("row_columns") or ()}
     return record[fields[name]] if name in fields else json.loads(record["columns"]).get(name)
 
 
