@@ -1332,15 +1332,14 @@ class FileSource:
         """Yields (ids, table), a row per page or window: `file_name` is its id, `image` its first page (or `text`)."""
         from datasets import Dataset, Features
 
-        units = self.units(self.selected(all_shards=True))
+        features, units = self.features, self.units(self.selected(all_shards=True))
         while batch := list(islice(units, BATCH_ROWS)):
             rows = {"file_name": [unit.id for unit in batch]}
             if self.is_text:
                 rows["text"] = [unit.text for unit in batch]
             elif columns is None or "image" in columns:
                 rows["image"] = [self.image(unit) for unit in batch]
-            features = {name: self.features[name] for name in rows}
-            table = Dataset.from_dict(rows, features=Features(features)).data.table
+            table = Dataset.from_dict(rows, features=Features({name: features[name] for name in rows})).data.table
             yield rows["file_name"], table.select(columns or list(rows))
 
     def image(self, unit):
@@ -2028,8 +2027,9 @@ def joined_tables(options, recipe, source, index, told):
 
 def own_value(record, name, options, recipe):
     """The value of one of the run's own columns."""
-    fields = {name: name for name in recipe.get("row_columns") or ()} | {"ocr_error": "error", "ocr_flags": "flags", "source_row": "row", "image_sha256": "sha256", "page": "page",
+    fields = {"ocr_error": "error", "ocr_flags": "flags", "source_row": "row", "image_sha256": "sha256", "page": "page",
               options.output_column: "text", options.blocks_column: "blocks", "inference_info": "info"}  # fmt: skip
+    fields |= {key: key for key in recipe.get("row_columns") or ()}
     return record[fields[name]] if name in fields else json.loads(record["columns"]).get(name)
 
 
@@ -3148,10 +3148,11 @@ def main(recipe, engines, request=None, parse=None, steps=None, load=None, predi
         read_all(rows, results, tally, stop)
         if stop.is_set():
             return report(tally, options, recipe, 1)
-        failed = tally.errors > max(2, options.max_error_rate * tally.pages)
+        earlier = 0 if options.retry_errors else results.done.counts()[1]
+        failed = tally.errors + earlier > max(2, options.max_error_rate * (tally.pages + tally.skipped))
         published = results.finish(source, run, vars_of(tally))
         say(published)
-        return report(tally, options, recipe, 3 if failed else 0, published=published)
+        return report(tally, options, recipe, 3 if failed else 0, earlier_errors=earlier, published=published)
     except Stop as problem:
         say(f"{'Error' if problem.code == 2 else 'Stopped'}: {problem}")
         return problem.code

@@ -3229,10 +3229,11 @@ def main(recipe, engines, request=None, parse=None, steps=None, load=None, predi
         read_all(rows, results, tally, stop)
         if stop.is_set():
             return report(tally, options, recipe, 1)
-        failed = tally.errors > max(2, options.max_error_rate * tally.pages)
+        earlier = 0 if options.retry_errors else results.done.counts()[1]
+        failed = tally.errors + earlier > max(2, options.max_error_rate * (tally.pages + tally.skipped))
         published = results.finish(source, run, vars_of(tally))
         say(published)
-        return report(tally, options, recipe, 3 if failed else 0, published=published)
+        return report(tally, options, recipe, 3 if failed else 0, earlier_errors=earlier, published=published)
     except Stop as problem:
         say(f"{'Error' if problem.code == 2 else 'Stopped'}: {problem}")
         return problem.code
