@@ -210,7 +210,7 @@ def main(recipe, engines, request=None, parse=None, steps=None, load=None, predi
         read_all(rows, results, tally, stop)
         if stop.is_set():
             return report(tally, options, recipe, 1)
-        earlier = 0 if options.retry_errors else results.done.counts()[1]
+        earlier = results.done.failed()
         failed = tally.errors + earlier > max(2, options.max_error_rate * (tally.pages + tally.skipped))
         published = results.finish(source, run, vars_of(tally))
         say(published)

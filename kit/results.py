@@ -91,6 +91,11 @@ class Index:
     def __len__(self):
         return self.db.execute("SELECT count(*) FROM units WHERE failed <= ?", (self.accepted,)).fetchone()[0]
 
+    def failed(self):
+        """How many of the done units are failures."""
+        query = "SELECT count(*) FROM units WHERE failed AND failed <= ?"
+        return self.db.execute(query, (self.accepted,)).fetchone()[0]
+
     def pages(self, unit_id):
         """How many pages the row or file of this unit has, or None if the unit is not known."""
         found = self.db.execute("SELECT pages FROM units WHERE id = ?", (storable(unit_id),)).fetchone()

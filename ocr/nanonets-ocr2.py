@@ -2129,6 +2129,11 @@ class Index:
     def __len__(self):
         return self.db.execute("SELECT count(*) FROM units WHERE failed <= ?", (self.accepted,)).fetchone()[0]
 
+    def failed(self):
+        """How many of the done units are failures."""
+        query = "SELECT count(*) FROM units WHERE failed AND failed <= ?"
+        return self.db.execute(query, (self.accepted,)).fetchone()[0]
+
     def pages(self, unit_id):
         """How many pages the row or file of this unit has, or None if the unit is not known."""
         found = self.db.execute("SELECT pages FROM units WHERE id = ?", (storable(unit_id),)).fetchone()
@@ -3055,7 +3060,7 @@ def main(recipe, engines, request=None, parse=None, steps=None, load=None, predi
         read_all(rows, results, tally, stop)
         if stop.is_set():
             return report(tally, options, recipe, 1)
-        earlier = 0 if options.retry_errors else results.done.counts()[1]
+        earlier = results.done.failed()
         failed = tally.errors + earlier > max(2, options.max_error_rate * (tally.pages + tally.skipped))
         published = results.finish(source, run, vars_of(tally))
         say(published)
