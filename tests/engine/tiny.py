@@ -123,7 +123,8 @@ def glm_ocr(folder):
     config = GlmOcrConfig(
         text_config=QWEN2_TEXT | dict(
             head_dim=32, num_nextn_predict_layers=0,
-            rope_parameters={"rope_type": "default", "mrope_section": [4, 6, 6], "rope_theta": 10000.0},
+            rope_parameters={"rope_type": "default", "mrope_section": [4, 6, 6], "rope_theta": 10000.0,
+                             "partial_rotary_factor": 1.0},
             eos_token_id=[ids["<|endoftext|>"], ids["<|user|>"]], pad_token_id=ids["<|endoftext|>"],
         ),
         vision_config=dict(
@@ -227,6 +228,36 @@ def dots_ocr(folder):
     Qwen2_5_VLProcessor(images, words, Qwen2VLVideoProcessor(), chat_template=template).save_pretrained(folder)
 
 
+def paddleocr_vl(folder):
+    from transformers import (
+        PaddleOCRVLConfig,
+        PaddleOCRVLForConditionalGeneration,
+        PaddleOCRVLImageProcessor,
+        PaddleOCRVLProcessor,
+    )
+
+    special = "<unk> <s> </s> <|begin_of_sentence|> <|IMAGE_START|> <|IMAGE_PLACEHOLDER|> <|IMAGE_END|>".split()
+    image = "<|IMAGE_START|><|IMAGE_PLACEHOLDER|><|IMAGE_END|>"
+    template = "<|begin_of_sentence|>" + chat_template("User: ", image, "\n", "Assistant:\n")
+    words, ids = tokenizer(special, template, "</s>", "<unk>")
+    words.image_token, words.image_token_id = "<|IMAGE_PLACEHOLDER|>", ids["<|IMAGE_PLACEHOLDER|>"]
+    words.init_kwargs["image_token"] = words.image_token
+    config = PaddleOCRVLConfig(
+        text_config=QWEN2_TEXT | dict(
+            head_dim=32, pad_token_id=ids["<unk>"], bos_token_id=ids["<s>"], eos_token_id=ids["</s>"],
+            rope_parameters={"rope_type": "default", "mrope_section": [4, 6, 6], "rope_theta": 500000.0},
+        ),
+        vision_config=dict(
+            hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=2, patch_size=14,
+            spatial_merge_size=2, image_size=384,
+        ),
+        image_token_id=ids["<|IMAGE_PLACEHOLDER|>"], vision_start_token_id=ids["<|IMAGE_START|>"],
+        vision_end_token_id=ids["<|IMAGE_END|>"], tie_word_embeddings=False, dtype="float32",
+    )  # fmt: skip
+    processor = PaddleOCRVLProcessor(PaddleOCRVLImageProcessor(), words, chat_template=template)
+    save(folder, PaddleOCRVLForConditionalGeneration(config), processor, ids["</s>"])
+
+
 def qwen3_vl(folder):
     from transformers import (
         Qwen2VLImageProcessor,
@@ -286,9 +317,12 @@ def qianfan_ocr(folder):
             "mlp.fc2.bias": (64,),
         }  # fmt: skip
         shapes |= {f"vision_model.encoder.layers.{layer}.{name}": shape for name, shape in block.items()}
-    weights = {name: torch.ones(shape) for name, shape in shapes.items()}
+    weights = {name: torch.full(shape, float(not name.endswith("bias"))) for name, shape in shapes.items()}
     model = Qwen3ForCausalLM(Qwen3Config(**text, dtype="float32"))
     weights |= {f"language_model.{name}": weight.detach().clone() for name, weight in model.state_dict().items()}
+    for name in weights:
+        if "q_norm" in name or "k_norm" in name:
+            weights[name] *= 4  # attention picks single tokens: the mean of a page's thousands is that of any other
     widen(weights.items())
     save_file(weights, Path(folder, "model.safetensors"), {"format": "pt"})
     config = {
@@ -300,7 +334,85 @@ def qianfan_ocr(folder):
     words.save_pretrained(folder)
 
 
-ARCHITECTURES = {made.__name__: made for made in (glm_ocr, lighton_ocr, dots_ocr, qwen2_5_vl, qwen3_vl, qianfan_ocr)}
+def qwen3_5(folder):
+    """On a CPU its linear attention needs bfloat16, and heads of 64."""
+    from transformers import (
+        Qwen2VLImageProcessor,
+        Qwen3_5Config,
+        Qwen3_5ForConditionalGeneration,
+        Qwen3VLProcessor,
+        Qwen3VLVideoProcessor,
+    )
+
+    words, ids = tokenizer(QWEN_TOKENS, chatml(QWEN_IMAGE), "<|im_end|>", "<|endoftext|>")
+    config = Qwen3_5Config(
+        text_config=QWEN2_TEXT | dict(
+            head_dim=64, bos_token_id=ids["<|endoftext|>"], eos_token_id=ids["<|im_end|>"],
+            layer_types=["linear_attention", "full_attention"], linear_key_head_dim=64, linear_value_head_dim=64,
+            linear_num_key_heads=2, linear_num_value_heads=2,
+            rope_parameters={
+                "rope_type": "default", "mrope_section": [4, 2, 2], "mrope_interleaved": True, "rope_theta": 1e7,
+                "partial_rotary_factor": 0.25,
+            },
+        ),
+        vision_config=dict(
+            depth=2, hidden_size=64, intermediate_size=128, num_heads=2, out_hidden_size=64, patch_size=16,
+            spatial_merge_size=2, temporal_patch_size=2, num_position_embeddings=256,
+        ),
+        image_token_id=ids["<|image_pad|>"], video_token_id=ids["<|video_pad|>"],
+        vision_start_token_id=ids["<|vision_start|>"], vision_end_token_id=ids["<|vision_end|>"],
+        tie_word_embeddings=False, dtype="float32",
+    )  # fmt: skip
+    images = Qwen2VLImageProcessor(patch_size=16, min_pixels=65536, max_pixels=16777216)
+    processor = Qwen3VLProcessor(images, words, Qwen3VLVideoProcessor(), chat_template=words.chat_template)
+    save(folder, Qwen3_5ForConditionalGeneration(config), processor, ids["<|im_end|>"])
+
+
+LFM2_TOKENS = (
+    "<|pad|> <|startoftext|> <|im_start|> <|im_end|> <image> <|image_start|> <|image_end|> <|img_thumbnail|>"
+).split() + [f"<|img_row_{row}_col_{column}|>" for row in range(1, 11) for column in range(1, 11)]
+LFM2_TEXT = dict(
+    vocab_size=384, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=2,
+    num_key_value_heads=2, max_position_embeddings=32768, layer_types=["conv", "full_attention"],
+    conv_dim=64, block_dim=64, block_auto_adjust_ff_dim=False, tie_word_embeddings=False,
+)  # fmt: skip
+
+
+def lfm2_words():
+    words, ids = tokenizer(LFM2_TOKENS, "<|startoftext|>" + chatml("<image>"), "<|im_end|>", "<|pad|>")
+    ends = {"bos_token_id": ids["<|startoftext|>"], "eos_token_id": ids["<|im_end|>"], "pad_token_id": ids["<|pad|>"]}
+    return words, ids, ends
+
+
+def lfm2(folder):
+    from transformers import Lfm2Config, Lfm2ForCausalLM
+
+    words, ids, ends = lfm2_words()
+    save(folder, Lfm2ForCausalLM(Lfm2Config(**LFM2_TEXT, **ends, dtype="float32")), words, ids["<|im_end|>"])
+
+
+def lfm2_vl(folder):
+    from transformers import Lfm2VlConfig, Lfm2VlForConditionalGeneration, Lfm2VlImageProcessor, Lfm2VlProcessor
+
+    words, ids, ends = lfm2_words()
+    vision = dict(
+        hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=2, patch_size=16,
+        num_patches=256,
+    )  # fmt: skip
+    config = Lfm2VlConfig(
+        text_config=LFM2_TEXT | ends, vision_config=vision, image_token_id=ids["<image>"], projector_hidden_size=64,
+        tie_word_embeddings=False, dtype="float32",
+    )  # fmt: skip
+    processor = Lfm2VlProcessor(Lfm2VlImageProcessor(), words, chat_template=words.chat_template)
+    save(folder, Lfm2VlForConditionalGeneration(config), processor, ids["<|im_end|>"])
+
+
+ARCHITECTURES = {
+    made.__name__: made
+    for made in (
+        glm_ocr, lighton_ocr, dots_ocr, qwen2_5_vl, paddleocr_vl, qwen3_vl, qianfan_ocr, qwen3_5, lfm2, lfm2_vl,
+    )
+}  # fmt: skip
 
 if __name__ == "__main__":
     name, folder = sys.argv[1:]
