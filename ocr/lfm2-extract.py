@@ -134,7 +134,7 @@ def stated_schema(text, form):
 
 
 def prompt(options):
-    words = RECIPE["tasks"][options.task.split()[0]].replace("{format}", options.format.upper())
+    words = RECIPE["tasks"][options.task].replace("{format}", options.format.upper())
     return words.replace("{schema}", options.schema)
 
 
@@ -143,10 +143,7 @@ def check(options):
         raise Stop("--schema is empty. Say what to extract, e.g. --schema 'name, date and place of each birth'")
     if not stated_schema(options.schema, options.format) and options.constrained:
         raise Stop(f"--constrained needs --format json and a JSON Schema. A small one: {JSON_SCHEMA_EXAMPLE}")
-    asked = prompt(options)
-    # A checkpoint is of one task, and texts read for another schema are another run: so it is part of its name.
-    options.task += f" {options.format} {options.schema}"
-    return {"columns": extraction_columns(options), "tasks": {options.task: asked}}
+    return {"columns": extraction_columns(options), "tasks": {options.task: prompt(options)}}
 
 
 def request(unit, options):

@@ -36,7 +36,6 @@ Licence: lfm1.0 (model; LFM Open License v1.0, which limits commercial use).
 Sources: https://huggingface.co/LiquidAI/LFM2.5-VL-1.6B-Extract , https://docs.liquid.ai
 """
 
-import json
 import sys
 
 # >>> shared imports
@@ -51,6 +50,7 @@ import glob
 import hashlib
 import io
 import itertools
+import json
 import logging
 import math
 import multiprocessing
@@ -148,14 +148,11 @@ def described(part):
 
 def prompt(options):
     lines = [f"{name}: {said}" if said else name for name, said in options.schema[0].items()]
-    return RECIPE["tasks"][options.task.split()[0]].replace("{fields}", "\n".join(lines))
+    return RECIPE["tasks"][options.task].replace("{fields}", "\n".join(lines))
 
 
 def check(options):
-    asked = prompt(options)
-    # A checkpoint is of one task, and pages read for other fields are another run: so they are part of its name.
-    options.task += f" {json.dumps(options.schema[0], ensure_ascii=False)}"
-    return {"columns": extraction_columns(options), "tasks": {options.task: asked}}
+    return {"columns": extraction_columns(options), "tasks": {options.task: prompt(options)}}
 
 
 def request(page, options):

@@ -170,19 +170,17 @@ def check(options):
             "lift-extract needs an NVIDIA GPU, and nvidia-smi shows none here. Use a managed one:\n"
             f"  hf jobs uv run {this_command()}\nor set OCR_ALLOW_CPU=1 to try without."
         )
-    asked, images = prompt(options), {"image": options.max_images_per_doc, "video": 0}
-    # A checkpoint is of one task, and pages read for another schema are another run: so it is part of its name.
-    options.task += f" {json.dumps(options.schema, ensure_ascii=False)}"
+    images = {"image": options.max_images_per_doc, "video": 0}
     return {
         "columns": extraction_columns(options),
-        "tasks": {options.task: asked},
+        "tasks": {options.task: prompt(options)},
         "engine_args": {**RECIPE["engine_args"], "limit_mm_per_prompt": images},
         "batch": options.window or RECIPE["batch"],
     }
 
 
 def prompt(options):
-    return RECIPE["tasks"]["extract"].replace("{schema}", json.dumps(options.schema, indent=2))
+    return RECIPE["tasks"][options.task].replace("{schema}", json.dumps(options.schema, indent=2))
 
 
 def pictures(unit, options):

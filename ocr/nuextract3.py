@@ -220,8 +220,7 @@ def check(options):
         raise Stop("--constrained needs --template or --schema, and no --enable-thinking: thoughts are no JSON.")
     columns = {f"{options.output_column}_reasoning": "string"} if options.enable_thinking else {}
     if options.template:
-        # A checkpoint is of one task: pages read with another template are another run.
-        options.task = f"structured {json.dumps(options.template, ensure_ascii=False)}"
+        options.task = "structured"
         columns |= extraction_columns(options)
     asked = "".join(str(value) for value in template_arguments(options).values())
     return {"columns": columns, "tasks": {options.task: asked}}

@@ -42,11 +42,8 @@ def test_body(words, system):
         "max_tokens": 4096,
         "temperature": 0.0,
     }
-    options = options_of(lfm, *words)
-    made = lfm.check(options)
-    assert made["columns"] == {"extraction_valid": "bool", "extraction_error": "string"}
-    assert made["tasks"] == {options.task: system}
-    assert lfm.prompt(options) == system, "the name of the task changes nothing"
+    options, columns = options_of(lfm, *words), {"extraction_valid": "bool", "extraction_error": "string"}
+    assert lfm.check(options) == {"columns": columns, "tasks": {options.task: system}}
 
 
 def test_a_file_is_shown_to_the_model_as_it_is(tmp_path):
