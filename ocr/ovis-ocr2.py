@@ -26,6 +26,9 @@
 A CLI that reads no [tool.hf-jobs] needs: --image vllm/vllm-openai:v0.25.1 --python /usr/bin/python3
 -e PYTHONPATH=/usr/local/lib/python3.12/dist-packages --flavor a10g-small -s HF_TOKEN
 
+A server of your own (--endpoint) needs:
+--mm-processor-kwargs '{"images_kwargs": {"min_pixels": 200704, "max_pixels": 8294400}}'
+
 Hardware: one GPU with 16 GB or more.
 Output: `markdown`, and `picture_blocks` with the boxes of pictures and charts; text and tables have no boxes.
 The model marks them with <img> tags, which leave the Markdown unless --keep-image-tags is given. What a long page
@@ -104,8 +107,13 @@ RECIPE = {
     "sampling": {"temperature": 0.0},  # card
     # card: the template would open a line of thought, and takes the page and the prompt as parts of one message
     "chat": {"content_format": "openai", "template_kwargs": {"enable_thinking": False}},
-    # card: the other kernel is compiled with nvcc at start-up, which most machines do not have
-    "engine_args": {"gdn_prefill_backend": "triton"},
+    "engine_args": {
+        # card: the other kernel is compiled with nvcc at start-up, which most machines do not have
+        "gdn_prefill_backend": "triton",
+        # card, in every request; servers refuse that. The smallest is 448 x 448, which smaller pictures are enlarged to.
+        # From transformers 5.23 on it must be {"size": {"shortest_edge": ..., "longest_edge": ...}}.
+        "mm_processor_kwargs": {"images_kwargs": {"min_pixels": 200704, "max_pixels": 8294400}},
+    },
     "environment": {"VLLM_USE_DEEP_GEMM": "0"},  # vLLM 0.25.1 prints a traceback where it is not installed
     "image": {"max_pixels": 8294400},  # card, 2880 x 2880
     "body_format": "png",  # public runs sent JPEG; PNG loses nothing, so that both engines read the same pixels
@@ -113,32 +121,29 @@ RECIPE = {
     "blocks_column": "picture_blocks",
 }
 
-MIN_PIXELS = 200704  # card, 448 x 448: the processor enlarges smaller pictures to this
+BOUNDS = RECIPE["engine_args"]["mm_processor_kwargs"]["images_kwargs"]
 PICTURE = re.compile(r'<img\s+src="images/bbox_(\d+)_(\d+)_(\d+)_(\d+)\.')
 
 
 def add_options(parser):
     add = parser.add_argument
     add("--keep-image-tags", action="store_true", help="leave the <img> tags of pictures and charts in the Markdown")
-    add("--min-pixels", type=positive, default=MIN_PIXELS,
+    add("--min-pixels", type=positive, default=BOUNDS["min_pixels"],
         help="smaller pages are enlarged to this (default %(default)s)")  # fmt: skip
-    add("--max-pixels", type=positive, default=RECIPE["image"]["max_pixels"],
+    add("--max-pixels", type=positive, default=BOUNDS["max_pixels"],
         help="larger pages are reduced to this (default %(default)s)")  # fmt: skip
 
 
 def check(options):
     if options.min_pixels > options.max_pixels:
         raise Stop(f"--min-pixels {options.min_pixels} is above --max-pixels {options.max_pixels}. Lower it.")
+    bounds = {"min_pixels": options.min_pixels, "max_pixels": options.max_pixels}
+    return {"engine_args": {**RECIPE["engine_args"], "mm_processor_kwargs": {"images_kwargs": bounds}}}
 
 
 def request(page, options):
-    bounds = {"min_pixels": options.min_pixels, "max_pixels": options.max_pixels}
-    return {
-        "messages": [
-            {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": RECIPE["tasks"][options.task]}]}
-        ],
-        "mm_processor_kwargs": {"images_kwargs": bounds},  # card
-    }
+    prompt = RECIPE["tasks"][options.task]
+    return {"messages": [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": prompt}]}]}
 
 
 def parse(answer, page, options):

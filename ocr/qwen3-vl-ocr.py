@@ -27,6 +27,9 @@
 A CLI that reads no [tool.hf-jobs] needs: --image vllm/vllm-openai:v0.29.0 --python /usr/bin/python3
 -e PYTHONPATH=/usr/local/lib/python3.12/dist-packages --flavor l40sx1 -s HF_TOKEN
 
+A server of your own (--endpoint) needs:
+--mm-processor-kwargs '{"size": {"shortest_edge": 524288, "longest_edge": 2097152}}'
+
 Hardware: one GPU with 40 GB or more; 24 GB holds the weights and little else.
 Output: `markdown`, and `layout_blocks`. Of markdown the boxes are those of tables and pictures, and tables are LaTeX; of
 html every element has one, and the `markdown` column holds the HTML of the page; text has none. A general model: its
@@ -102,13 +105,15 @@ RECIPE = {
     # Greedy, as in the card's example for vLLM. Its evaluation settings (0.7, top_p 0.8, top_k 20, presence_penalty
     # 1.5) are not followed: that penalty falls on every word that a document repeats.
     "sampling": {"temperature": 0.0, "top_p": 1.0, "presence_penalty": 0.0},
+    # cookbook, 512 * 32 * 32 (which the processor enlarges smaller pictures to) and 2048 * 32 * 32; the words outlast
+    # transformers 5.23, min_pixels and max_pixels do not
+    "engine_args": {"mm_processor_kwargs": {"size": {"shortest_edge": 524288, "longest_edge": 2097152}}},
     "image": {"max_pixels": 2097152},  # cookbook, 2048 * 32 * 32; the processor itself would take 16.7 megapixels
     "body_format": "png",  # card's example sends the file as it is; PNG loses nothing
     "output_column": "markdown",
     "blocks_column": "layout_blocks",
 }
 
-MIN_PIXELS = 524288  # cookbook, 512 * 32 * 32: the processor enlarges smaller pictures to this
 COMMENT = re.compile(r"<!--\s*([A-Za-z][\w ]*?)\s*\(\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*\)\s*-->[ \t]*\n?")
 TABLE = re.compile(r"\s*(\\begin\{tabular\}.*?(?:\\end\{tabular\}|\Z)|<table\b.*?(?:</table>|\Z))", re.DOTALL)
 # The first word of an element's class in qwenvl html, else its tag; all others are text.
@@ -124,7 +129,7 @@ def add_options(parser):
     add = parser.add_argument
     add("--prompt", metavar="TEXT", help="ask this instead of the prompt of --task")
     add("--keep-position-comments", action="store_true", help="leave the comments with boxes in the Markdown")
-    add("--min-pixels", type=positive, default=MIN_PIXELS,
+    add("--min-pixels", type=positive, default=524288,
         help="smaller pages are enlarged to this (default %(default)s)")  # fmt: skip
     add("--max-pixels", type=positive, default=RECIPE["image"]["max_pixels"],
         help="larger pages are reduced to this (default %(default)s; 4718592 reads dense pages better)")  # fmt: skip
@@ -133,15 +138,13 @@ def add_options(parser):
 def check(options):
     if options.min_pixels > options.max_pixels:
         raise Stop(f"--min-pixels {options.min_pixels} is above --max-pixels {options.max_pixels}. Lower it.")
+    size = {"shortest_edge": options.min_pixels, "longest_edge": options.max_pixels}
+    return {"engine_args": {"mm_processor_kwargs": {"size": size}}}  # servers refuse it within a request
 
 
 def request(page, options):
     prompt = options.prompt or RECIPE["tasks"][options.task]
-    return {
-        "messages": [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": prompt}]}],
-        # min_pixels and max_pixels in the words that outlast transformers 5.23
-        "mm_processor_kwargs": {"size": {"shortest_edge": options.min_pixels, "longest_edge": options.max_pixels}},
-    }
+    return {"messages": [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": prompt}]}]}
 
 
 def parse(answer, page, options):

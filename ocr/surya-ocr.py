@@ -26,7 +26,8 @@ r"""Surya OCR 2: Markdown with boxes, or the layout alone, or one table (0.65B).
 On your own GPU start the server that the image holds, then use it:
 
     docker run --gpus all -p 8000:8000 --entrypoint vllm vllm/vllm-openai:v0.20.1 \
-        serve datalab-to/surya-ocr-2 --max-model-len 18688 --generation-config vllm --dtype bfloat16
+        serve datalab-to/surya-ocr-2 --max-model-len 18688 --generation-config vllm --dtype bfloat16 \
+        --mm-processor-kwargs '{"min_pixels": 50176, "max_pixels": 6291456}'
     uv run ocr/surya-ocr.py user/scans user/scans-ocr --endpoint http://localhost:8000/v1
 
 Hardware: one GPU with 16 GB or more, not a T4 (bfloat16).

@@ -43,11 +43,13 @@ def test_body(words, bounds):
         "messages": [
             {"role": "user", "content": [{"type": "image", "image": page.image}, {"type": "text", "text": PROMPT}]}
         ],
-        "mm_processor_kwargs": {"images_kwargs": dict(zip(("min_pixels", "max_pixels"), bounds, strict=True))},
         "max_tokens": 16384,
         "temperature": 0.0,
     }
     assert page.image.width * page.image.height <= bounds[1]
+    args = ovis.engine_args(options, {**ovis.RECIPE, **ovis.check(options)})
+    kwargs = {"images_kwargs": {"min_pixels": bounds[0], "max_pixels": bounds[1]}}
+    assert args["mm_processor_kwargs"] == kwargs and args["gdn_prefill_backend"] == "triton"
     assert ovis.chat_arguments(ovis.RECIPE)["chat_template_kwargs"] == {"enable_thinking": False}
 
 

@@ -58,7 +58,6 @@ def test_body(words, prompt):
         "messages": [
             {"role": "user", "content": [{"type": "image", "image": page.image}, {"type": "text", "text": prompt}]}
         ],
-        "mm_processor_kwargs": {"size": {"shortest_edge": 524288, "longest_edge": 2097152}},
         "max_tokens": 16384,
         "temperature": 0.0,
         "top_p": 1.0,
@@ -70,6 +69,9 @@ def test_bounds():
     options = options_of(qwen, "--max-pixels", 1_000_000)
     width, height = page_of(qwen, (2000, 3000), options).image.size
     assert width * height <= 1_000_000
+    args = qwen.engine_args(options, {**qwen.RECIPE, **qwen.check(options)})
+    assert args["mm_processor_kwargs"] == {"size": {"shortest_edge": 524288, "longest_edge": 1_000_000}}
+    assert qwen.check(options_of(qwen))["engine_args"] == qwen.RECIPE["engine_args"]
     with pytest.raises(qwen.Stop, match="--max-pixels 1000"):
         qwen.check(options_of(qwen, "--max-pixels", 1000))
 
