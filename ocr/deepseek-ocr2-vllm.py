@@ -128,7 +128,7 @@ RECIPE = {
     "blocks_column": "deepseek_blocks",
 }
 
-# The guard against loops, vLLM (upstream's scripts: 20, not 30); 128821 and 128822 are <td> and </td>, which may repeat.
+# Against loops; vLLM (upstream's scripts: 20, not 30); 128821 and 128822 are <td> and </td>, which may repeat.
 GUARD = {"ngram_size": 30, "window_size": 90, "whitelist_token_ids": [128821, 128822]}
 GRID = (999, 999)  # the space of the boxes, upstream run_dpsk_ocr_image.py
 

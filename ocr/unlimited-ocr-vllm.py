@@ -10,7 +10,7 @@
 #
 # [tool.hf-jobs]
 # # The newest tag whose vLLM runs the model on a GPU: from 0.30 on the image encoder's kernel does not compile and the
-# # guard against loops is refused (see RECIPE). Loosen when a release mends both. The image that was made for the model,
+# # guard against loops is refused (see RECIPE). Loosen when a release mends both. The image made for the model,
 # # vllm/vllm-openai:unlimited-ocr, is older and slower: it lacks the Triton kernel of its attention. vllm, torch and
 # # transformers come from the image.
 # image = "vllm/vllm-openai:v0.29.0"
