@@ -211,9 +211,10 @@ def main(recipe, engines, request=None, parse=None, steps=None, load=None, predi
         if stop.is_set():
             return report(tally, options, recipe, 1)
         earlier = results.done.failed()
-        failed = tally.errors + earlier > max(2, options.max_error_rate * (tally.pages + tally.skipped))
         published = results.finish(source, run, vars_of(tally))
         say(published)
+        errors = max(tally.errors + earlier, results.done.failed())  # the writer may have refused a page's name
+        failed = errors > max(2, options.max_error_rate * (tally.pages + tally.skipped))
         return report(tally, options, recipe, 3 if failed else 0, earlier_errors=earlier, published=published)
     except Stop as problem:
         say(f"{'Error' if problem.code == 2 else 'Stopped'}: {problem}")

@@ -47,7 +47,7 @@ def output_columns(options, recipe, source, many_pages=False):
     own |= {name: Value(kinds.get(kind, kind)) for name, kind in (recipe.get("columns") or {}).items()}
     own |= {"ocr_error": Value("string"), "ocr_flags": List(Value("string")), "inference_info": Value("string")}
     if many_pages:
-        own["page"] = Value("int64")
+        own["ocr_page" if "page" in carried else "page"] = Value("int64")
     keys = {name: Value("int64" if "tokens" in name else "string") for name in recipe.get("row_columns") or ()}
     if options.config:
         keys |= {"source_row": Value("int64"), "image_sha256": Value("string")}
@@ -100,7 +100,8 @@ def check_output(options, recipe, source):
         begun = "run.json" in open_storage(checkpoint_of(options)).list()
     except (HfHubHTTPError, OSError) as error:
         raise Stop(
-            f"The dataset {repo} cannot be written: {first_line(error)}. Check the name and the token: hf auth whoami"
+            f"The dataset {repo} cannot be written: {first_line(error)}. Check the name and the token "
+            f"(hf auth whoami); for a folder here type ./{repo}."
         ) from error
     if options.private and not head.private:
         raise Stop(f"{repo} is public. Leave --private out, or type: hf repos settings {repo} --type dataset --private")
@@ -179,6 +180,7 @@ def joined_tables(options, recipe, source, index, told):
 def own_value(record, name, options, recipe):
     """The value of one of the run's own columns."""
     fields = {"ocr_error": "error", "ocr_flags": "flags", "source_row": "row", "image_sha256": "sha256", "page": "page",
+        "ocr_page": "page",
               options.output_column: "text", options.blocks_column: "blocks", "inference_info": "info"}  # fmt: skip
     fields |= {key: key for key in recipe.get("row_columns") or ()}
     return record[fields[name]] if name in fields else json.loads(record["columns"]).get(name)

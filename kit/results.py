@@ -39,6 +39,12 @@ def open_results(options, recipe, source, run):
             return Parts(options, recipe, run, checkpoint_of(options), (PART_ROWS, PART_SECONDS))
         limits = (PART_ROWS, PART_SECONDS) if kind == "bucket" else (FILE_ROWS, FILE_SECONDS)
         return Files(options, recipe, run, place, limits)
+    except ValueError as error:  # JSON or parquet that is cut or damaged
+        damaged = checkpoint_of(options) if kind == "hub" else place
+        raise Stop(
+            f"What earlier runs left in {damaged} is damaged: {first_line(error)}. Name another place, or delete it "
+            "and read everything again."
+        ) from error
     except OSError as error:
         raise Stop(f"Results cannot be kept for {options.output}: {first_line(error)}. Name another place.") from error
 
@@ -142,7 +148,7 @@ class Results:
             if name.startswith(f"{self.folder}deaths-"):
                 self.deaths.update(json.loads(self._read(name)))
         self.load(names)
-        self._failure, self._told, self._saved, self._closed = None, False, 0, False
+        self._failure, self._told, self._saved, self._closed, self._taken = None, False, 0, False, 0
         self._rows = queue.Queue(maxsize=PART_ROWS)
         self._writer = threading.Thread(target=self._write, name="results", daemon=True)
         self._writer.start()
@@ -150,6 +156,7 @@ class Results:
     def put(self, row):
         """Queues one result row (the dict of CLAUDE.md). Raises Stop if an earlier one could not be written."""
         self._raise_failure()
+        self._taken += 1
         self._rows.put(row)
 
     def close(self):
@@ -204,6 +211,8 @@ class Results:
         name = f"{self.folder}run.json"
         keys = ("model", "revision", "task", "options", "source")
         mine = json.loads(to_json({key: self.run.get(key) for key in keys}))
+        if name not in names and any(other.startswith(f"{self.folder}done-") for other in names):
+            raise Stop(f"{self.storage.where} holds results, but not of which run: {name} is gone. Name another place.")
         if name not in names:
             self.storage.write({name: json.dumps(mine, indent=1).encode()})
         kept = json.loads(self._read(name))
@@ -307,6 +316,8 @@ class Files(Results):
             name, parts = row["name"], row["name"].split("/")
             if note["error"] is None and ({"", ".", ".."} & set(parts) or parts[0] == "_run" or "\0" in name):
                 note["error"] = f"the name {name!r} does not lie inside the output folder"
+            if note["error"] is None and max(len(part.encode("utf-8", "replace")) for part in parts) > 250:
+                note["error"] = f"the name {name!r} is too long for a file"
             if note["error"] is None:
                 page = {key: row[key] for key in row if key not in ("text", "error")}
                 page["blocks"] = json.loads(row["blocks"]) if row["blocks"] else None
@@ -328,8 +339,15 @@ class Files(Results):
             return "Shard {}/{} finished; run the same command without --shard for the rest.".format(
                 *self.options.shard
             )
-        names = self.storage.list()
+        names, handled = self.storage.list(), len(self.done) + self._taken
+        self.done = Index()
         self.load(names)
+        if len(self.done) < handled:
+            raise Stop(
+                f"{handled} pages were read, and {len(self.done)} are in {self.storage.where}: others were removed "
+                "meanwhile. The same command reads them again.",
+                code=1,
+            )
         read, failed = self.done.records(failed=0), self.done.records(failed=1)
         told = {"pages": len(read) + len(failed), "errors": len(failed), "run": run, "last_session": summary}
         self.storage.write({"_run/summary.json": to_json(told).encode()})

@@ -244,5 +244,8 @@ def report(tally, options, recipe, exit_code, **more):
         summary["cost_per_1000_pages"] = round(options.price_per_hour * hours / tally.pages * 1000, 4)
     for key in ("pages", "skipped", "errors", "flags", "pages_per_second", "startup_seconds", "peak_memory_mb"):
         say(f"  {key:<18} {summary[key]}")
-    print(json.dumps(summary, ensure_ascii=False), flush=True)
+    try:
+        print(json.dumps(summary), flush=True)
+    except OSError:  # nobody reads stdout any more; the run is done all the same
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return exit_code

@@ -225,6 +225,11 @@ class FileSource:
             if name in taken:
                 raise Stop(f"{taken[name]} and {file} would both become {name}.md. Add --keep-extension.")
             taken[name] = file
+        documents = {self.name_of(file): file for file in files if file.lower().endswith(MULTI_PAGE_SUFFIXES)}
+        for name, file in taken.items():
+            parent, _, leaf = name.rpartition("/")
+            if parent in documents and re.match(r"pages?_\d", leaf):
+                raise Stop(f"{file} and a page of {documents[parent]} would both become {name}.md. Move one of them.")
         return files
 
     def name_of(self, file):
@@ -306,6 +311,7 @@ def local_files(path):
         return os.path.dirname(full), [os.path.basename(full)], None
     if os.path.isdir(full):
         found = (os.path.join(folder, name) for folder, _, names in os.walk(full) for name in names)
+        found = (path for path in found if os.path.isfile(path) or os.path.islink(path))  # a FIFO would never end
         base = full
     elif glob.has_magic(path):
         base = os.path.dirname(re.split(r"[*?[]", full)[0])
@@ -381,7 +387,7 @@ class DatasetSource:
             if column not in self.columns:
                 raise Stop(f"{self.name} has no column {column!r}. It has {', '.join(self.columns)}. {hint}")
         kind = found = self.features.arrow_schema.field(self.column).type
-        while not self.is_text and hasattr(kind, "value_type"):  # a list of pages
+        if not self.is_text and hasattr(kind, "value_type"):  # a list of pages
             kind = kind.value_type
         fields = {field.name for field in kind} if is_struct(kind) else set()
         fits = ("string", "large_string") if self.is_text else ("string", "large_string", "binary", "large_binary")

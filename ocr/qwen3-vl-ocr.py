@@ -31,7 +31,7 @@ A server of your own (--endpoint) needs:
 --mm-processor-kwargs '{"size": {"shortest_edge": 524288, "longest_edge": 2097152}}'
 
 Hardware: one GPU with 40 GB or more; 24 GB holds the weights and little else.
-Output: `markdown`, and `layout_blocks`. Of markdown the boxes are those of tables and pictures, and tables are LaTeX; of
+Output: `markdown`, and `layout_blocks`. Of markdown the boxes are those of tables and pictures, tables are LaTeX; of
 html every element has one, and the `markdown` column holds the HTML of the page; text has none. A general model: its
 boxes are less sure than its text, and answers without any have `no_boxes` in `ocr_flags`.
 Licence: Apache-2.0 (model).
@@ -1370,6 +1370,11 @@ class FileSource:
             if name in taken:
                 raise Stop(f"{taken[name]} and {file} would both become {name}.md. Add --keep-extension.")
             taken[name] = file
+        documents = {self.name_of(file): file for file in files if file.lower().endswith(MULTI_PAGE_SUFFIXES)}
+        for name, file in taken.items():
+            parent, _, leaf = name.rpartition("/")
+            if parent in documents and re.match(r"pages?_\d", leaf):
+                raise Stop(f"{file} and a page of {documents[parent]} would both become {name}.md. Move one of them.")
         return files
 
     def name_of(self, file):
@@ -1451,6 +1456,7 @@ def local_files(path):
         return os.path.dirname(full), [os.path.basename(full)], None
     if os.path.isdir(full):
         found = (os.path.join(folder, name) for folder, _, names in os.walk(full) for name in names)
+        found = (path for path in found if os.path.isfile(path) or os.path.islink(path))  # a FIFO would never end
         base = full
     elif glob.has_magic(path):
         base = os.path.dirname(re.split(r"[*?[]", full)[0])
@@ -1526,7 +1532,7 @@ class DatasetSource:
             if column not in self.columns:
                 raise Stop(f"{self.name} has no column {column!r}. It has {', '.join(self.columns)}. {hint}")
         kind = found = self.features.arrow_schema.field(self.column).type
-        while not self.is_text and hasattr(kind, "value_type"):  # a list of pages
+        if not self.is_text and hasattr(kind, "value_type"):  # a list of pages
             kind = kind.value_type
         fields = {field.name for field in kind} if is_struct(kind) else set()
         fits = ("string", "large_string") if self.is_text else ("string", "large_string", "binary", "large_binary")
@@ -1977,7 +1983,7 @@ def output_columns(options, recipe, source, many_pages=False):
     own |= {name: Value(kinds.get(kind, kind)) for name, kind in (recipe.get("columns") or {}).items()}
     own |= {"ocr_error": Value("string"), "ocr_flags": List(Value("string")), "inference_info": Value("string")}
     if many_pages:
-        own["page"] = Value("int64")
+        own["ocr_page" if "page" in carried else "page"] = Value("int64")
     keys = {name: Value("int64" if "tokens" in name else "string") for name in recipe.get("row_columns") or ()}
     if options.config:
         keys |= {"source_row": Value("int64"), "image_sha256": Value("string")}
@@ -2030,7 +2036,8 @@ def check_output(options, recipe, source):
         begun = "run.json" in open_storage(checkpoint_of(options)).list()
     except (HfHubHTTPError, OSError) as error:
         raise Stop(
-            f"The dataset {repo} cannot be written: {first_line(error)}. Check the name and the token: hf auth whoami"
+            f"The dataset {repo} cannot be written: {first_line(error)}. Check the name and the token "
+            f"(hf auth whoami); for a folder here type ./{repo}."
         ) from error
     if options.private and not head.private:
         raise Stop(f"{repo} is public. Leave --private out, or type: hf repos settings {repo} --type dataset --private")
@@ -2109,6 +2116,7 @@ def joined_tables(options, recipe, source, index, told):
 def own_value(record, name, options, recipe):
     """The value of one of the run's own columns."""
     fields = {"ocr_error": "error", "ocr_flags": "flags", "source_row": "row", "image_sha256": "sha256", "page": "page",
+        "ocr_page": "page",
               options.output_column: "text", options.blocks_column: "blocks", "inference_info": "info"}  # fmt: skip
     fields |= {key: key for key in recipe.get("row_columns") or ()}
     return record[fields[name]] if name in fields else json.loads(record["columns"]).get(name)
@@ -2251,6 +2259,12 @@ def open_results(options, recipe, source, run):
             return Parts(options, recipe, run, checkpoint_of(options), (PART_ROWS, PART_SECONDS))
         limits = (PART_ROWS, PART_SECONDS) if kind == "bucket" else (FILE_ROWS, FILE_SECONDS)
         return Files(options, recipe, run, place, limits)
+    except ValueError as error:  # JSON or parquet that is cut or damaged
+        damaged = checkpoint_of(options) if kind == "hub" else place
+        raise Stop(
+            f"What earlier runs left in {damaged} is damaged: {first_line(error)}. Name another place, or delete it "
+            "and read everything again."
+        ) from error
     except OSError as error:
         raise Stop(f"Results cannot be kept for {options.output}: {first_line(error)}. Name another place.") from error
 
@@ -2354,7 +2368,7 @@ class Results:
             if name.startswith(f"{self.folder}deaths-"):
                 self.deaths.update(json.loads(self._read(name)))
         self.load(names)
-        self._failure, self._told, self._saved, self._closed = None, False, 0, False
+        self._failure, self._told, self._saved, self._closed, self._taken = None, False, 0, False, 0
         self._rows = queue.Queue(maxsize=PART_ROWS)
         self._writer = threading.Thread(target=self._write, name="results", daemon=True)
         self._writer.start()
@@ -2362,6 +2376,7 @@ class Results:
     def put(self, row):
         """Queues one result row (the dict of CLAUDE.md). Raises Stop if an earlier one could not be written."""
         self._raise_failure()
+        self._taken += 1
         self._rows.put(row)
 
     def close(self):
@@ -2416,6 +2431,8 @@ class Results:
         name = f"{self.folder}run.json"
         keys = ("model", "revision", "task", "options", "source")
         mine = json.loads(to_json({key: self.run.get(key) for key in keys}))
+        if name not in names and any(other.startswith(f"{self.folder}done-") for other in names):
+            raise Stop(f"{self.storage.where} holds results, but not of which run: {name} is gone. Name another place.")
         if name not in names:
             self.storage.write({name: json.dumps(mine, indent=1).encode()})
         kept = json.loads(self._read(name))
@@ -2519,6 +2536,8 @@ class Files(Results):
             name, parts = row["name"], row["name"].split("/")
             if note["error"] is None and ({"", ".", ".."} & set(parts) or parts[0] == "_run" or "\0" in name):
                 note["error"] = f"the name {name!r} does not lie inside the output folder"
+            if note["error"] is None and max(len(part.encode("utf-8", "replace")) for part in parts) > 250:
+                note["error"] = f"the name {name!r} is too long for a file"
             if note["error"] is None:
                 page = {key: row[key] for key in row if key not in ("text", "error")}
                 page["blocks"] = json.loads(row["blocks"]) if row["blocks"] else None
@@ -2540,8 +2559,15 @@ class Files(Results):
             return "Shard {}/{} finished; run the same command without --shard for the rest.".format(
                 *self.options.shard
             )
-        names = self.storage.list()
+        names, handled = self.storage.list(), len(self.done) + self._taken
+        self.done = Index()
         self.load(names)
+        if len(self.done) < handled:
+            raise Stop(
+                f"{handled} pages were read, and {len(self.done)} are in {self.storage.where}: others were removed "
+                "meanwhile. The same command reads them again.",
+                code=1,
+            )
         read, failed = self.done.records(failed=0), self.done.records(failed=1)
         told = {"pages": len(read) + len(failed), "errors": len(failed), "run": run, "last_session": summary}
         self.storage.write({"_run/summary.json": to_json(told).encode()})
@@ -3028,7 +3054,10 @@ def report(tally, options, recipe, exit_code, **more):
         summary["cost_per_1000_pages"] = round(options.price_per_hour * hours / tally.pages * 1000, 4)
     for key in ("pages", "skipped", "errors", "flags", "pages_per_second", "startup_seconds", "peak_memory_mb"):
         say(f"  {key:<18} {summary[key]}")
-    print(json.dumps(summary, ensure_ascii=False), flush=True)
+    try:
+        print(json.dumps(summary), flush=True)
+    except OSError:  # nobody reads stdout any more; the run is done all the same
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return exit_code
 
 
@@ -3235,9 +3264,10 @@ def main(recipe, engines, request=None, parse=None, steps=None, load=None, predi
         if stop.is_set():
             return report(tally, options, recipe, 1)
         earlier = results.done.failed()
-        failed = tally.errors + earlier > max(2, options.max_error_rate * (tally.pages + tally.skipped))
         published = results.finish(source, run, vars_of(tally))
         say(published)
+        errors = max(tally.errors + earlier, results.done.failed())  # the writer may have refused a page's name
+        failed = errors > max(2, options.max_error_rate * (tally.pages + tally.skipped))
         return report(tally, options, recipe, 3 if failed else 0, earlier_errors=earlier, published=published)
     except Stop as problem:
         say(f"{'Error' if problem.code == 2 else 'Stopped'}: {problem}")

@@ -10,6 +10,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 # What a CPU and a tiny model need. float32: rounding in bfloat16 depends on which requests are computed together.
 CPU_ARGS = {"enforce_eager": True, "dtype": "float32", "max_num_seqs": 64}
+# The checkpoint's processor is code of its own, the tiny one's is that of transformers; vLLM reads them differently.
+OWN_ARGS = {"paddleocr-vl": {"trust_remote_code": False}}
 CPU_ENVIRONMENT = {"OCR_ALLOW_CPU": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
 
 
@@ -50,8 +52,9 @@ def runnable(recipe, folder):
     source = (ROOT / "ocr" / f"{recipe}.py").read_text()
     start = '\nif __name__ == "__main__":'
     assert source.count(start) == 1
+    args = CPU_ARGS | OWN_ARGS.get(recipe, {})
     fitted = (
-        f'\nRECIPE["engine_args"] = {{**RECIPE.get("engine_args", {{}}), **{CPU_ARGS!r}}}'
+        f'\nRECIPE["engine_args"] = {{**RECIPE.get("engine_args", {{}}), **{args!r}}}'
         '\nRECIPE.pop("server_python", None)'
         '\nRECIPE.pop("vllm", None)\n'
     )

@@ -214,3 +214,62 @@ def test_help_and_dry_run_need_no_network_and_no_heavy_import(tmp_path):
     process = start(recipe, "in", "out", "--dry-run", cwd=tmp_path, env=env)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0 and json.loads(out)["settings"]["task"] == "ocr"
+
+
+def test_a_page_of_a_document_and_a_file_of_the_same_name_are_a_clear_stop(tmp_path):
+    from PIL import Image
+
+    recipe = write_trivial(tmp_path)
+    write_pages(tmp_path / "in" / "a", 1)
+    (tmp_path / "in" / "a" / "page-00000.png").rename(tmp_path / "in" / "a" / "page_001.png")
+    frames = [Image.new("L", (20, 20), value) for value in (1, 2)]
+    frames[0].save(tmp_path / "in" / "a.tif", save_all=True, append_images=frames[1:])
+    _, err = finish(start(recipe, "in", "out", cwd=tmp_path), code=2)
+    assert "a/page_001.md" in err
+
+
+def test_names_that_no_folder_holds_are_error_rows_and_count(tmp_path):
+    recipe = write_trivial(tmp_path)
+    texts = write_pages(tmp_path / "in", 4)
+    for name in ("_run", "x" * 251, "y" * 251):
+        (tmp_path / "in" / f"{name}.png").write_bytes((tmp_path / "in" / "page-00000.png").read_bytes())
+    os.mkfifo(tmp_path / "in" / "fifo.png")
+    finish(start(recipe, "in", "out", cwd=tmp_path), code=3)
+    assert texts_in(tmp_path / "out") == texts
+
+
+def test_files_that_vanish_meanwhile_are_noticed_and_read_again(tmp_path):
+    recipe, log = write_trivial(tmp_path), tmp_path / "log"
+    texts = write_pages(tmp_path / "in", 300)
+    process = start(recipe, "in", "out", env={"TRIVIAL_LOG": str(log)}, seconds=0.03, cwd=tmp_path)
+    while not texts_in(tmp_path / "out"):
+        assert process.poll() is None
+        time.sleep(0.05)
+    for path in (tmp_path / "out").glob("*.md"):
+        path.unlink()
+    _, err = finish(process, code=1)
+    assert "The same command reads them again" in err
+    finish(start(recipe, "in", "out", cwd=tmp_path))
+    assert texts_in(tmp_path / "out") == texts
+
+
+@pytest.mark.parametrize("damage", ["run.json", "done-*.jsonl"])
+def test_damaged_records_of_a_run_are_a_clear_stop(tmp_path, damage):
+    recipe = write_trivial(tmp_path)
+    write_pages(tmp_path / "in", 3)
+    finish(start(recipe, "in", "out", cwd=tmp_path))
+    (path,) = (tmp_path / "out" / "_run").glob(damage)
+    path.write_bytes(path.read_bytes()[:30])
+    _, err = finish(start(recipe, "in", "out", cwd=tmp_path), code=2)
+    assert "damaged" in err and "Traceback" not in err
+
+
+def test_a_closed_stdout_does_not_undo_a_finished_run(tmp_path):
+    recipe = write_trivial(tmp_path)
+    texts = write_pages(tmp_path / "in", 3)
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, str(recipe), "in", "out"], cwd=tmp_path, stdout=full, stderr=-1, text=True
+        )
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+    assert texts_in(tmp_path / "out") == texts

@@ -96,7 +96,9 @@ def test_one_answer_makes_one_row():
     assert asked == [
         {
             "max_tokens": 100, "temperature": 0.0, "top_k": 1,
-            "messages": [{"role": "user", "content": [{"type": "image", "image": "IMAGE"}, {"type": "text", "text": "OCR:"}]}],
+            "messages": [
+                {"role": "user", "content": [{"type": "image", "image": "IMAGE"}, {"type": "text", "text": "OCR:"}]}
+            ],
         }
     ]  # fmt: skip
     assert row["text"] == "text" and row["error"] is None and row["flags"] == [] and row["attempts"] == 1

@@ -55,7 +55,11 @@ def test_spotting(size, words, shown):
 
 @pytest.mark.parametrize(
     "words, size, sent",
-    [((), (1240, 1754), (1240, 1754)), ((), (2480, 3508), 2822400), (("--no-smart-resize",), (2480, 3508), (2480, 3508))],
+    [
+        ((), (1240, 1754), (1240, 1754)),
+        ((), (2480, 3508), 2822400),
+        (("--no-smart-resize",), (2480, 3508), (2480, 3508)),
+    ],
 )  # fmt: skip
 def test_image_sent(words, size, sent):
     image = page_of(paddle, size, options_of(paddle, *words)).image
