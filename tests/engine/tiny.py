@@ -64,6 +64,15 @@ def widen(weights):
             torch.nn.init.normal_(weight, std=WIDE / 2 if "embed_tokens" in name else WIDE)
 
 
+def sharpen(weights):
+    """Lets attention pick single tokens, in place: the mean of thousands is the same on every page."""
+    import torch
+
+    for name, weight in weights:
+        if "q_norm" in name or "k_norm" in name:
+            torch.nn.init.constant_(weight, 4.0)
+
+
 def save(folder, model, processor, eos):
     widen(model.named_parameters())
     model.save_pretrained(folder)
@@ -285,7 +294,9 @@ def qwen3_vl(folder):
     )  # fmt: skip
     images = Qwen2VLImageProcessor(patch_size=16, min_pixels=65536, max_pixels=1003520)
     processor = Qwen3VLProcessor(images, words, Qwen3VLVideoProcessor(), chat_template=words.chat_template)
-    save(folder, Qwen3VLForConditionalGeneration(config), processor, ids["<|im_end|>"])
+    model = Qwen3VLForConditionalGeneration(config)
+    sharpen(model.named_parameters())
+    save(folder, model, processor, ids["<|im_end|>"])
 
 
 def qianfan_ocr(folder):
@@ -320,9 +331,7 @@ def qianfan_ocr(folder):
     weights = {name: torch.full(shape, float(not name.endswith("bias"))) for name, shape in shapes.items()}
     model = Qwen3ForCausalLM(Qwen3Config(**text, dtype="float32"))
     weights |= {f"language_model.{name}": weight.detach().clone() for name, weight in model.state_dict().items()}
-    for name in weights:
-        if "q_norm" in name or "k_norm" in name:
-            weights[name] *= 4  # attention picks single tokens: the mean of a page's thousands is that of any other
+    sharpen(weights.items())
     widen(weights.items())
     save_file(weights, Path(folder, "model.safetensors"), {"format": "pt"})
     config = {
