@@ -161,14 +161,19 @@ def run_facts(options, recipe, source):
 
 def show_settings(options, recipe, steps):
     """--dry-run: the settings, and for served models one request for a blank page, as JSON on stdout."""
-    print(json.dumps({"settings": vars(options)}, indent=2, default=str))
+    settings = {name: value for name, value in vars(options).items() if name not in ("own_options", "max_tokens_given")}
+    print(json.dumps({"settings": settings}, indent=2, default=str))
     if steps:
         from PIL import Image
 
         page = Page(Image.new("RGB", (1240, 1754), "white"), 1240, 1754)
         unit = Unit("dry-run", [] if recipe.get("input") == "text" else [page], "Text of one cell.")
         bodies = [complete(body, options, recipe, unit) for body in next(steps(unit, options))]
-        print(json.dumps({"request": bodies[0]}, indent=2, ensure_ascii=False, default=lambda image: f"<{image!r}>"))
+        print(
+            json.dumps(
+                {"request": bodies[0]}, indent=2, ensure_ascii=False, default=lambda image: f"image of {image.size}"
+            )
+        )
     return 0
 
 
@@ -201,7 +206,9 @@ def main(recipe, engines, request=None, parse=None, steps=None, load=None, predi
             return 0
         results = open_results(options, recipe, source, run)
         stop = stop_on_signals(results)
-        tally = Tally(source.total, len(results.done), recipe.get("pages_per_unit", 1) == 1)
+        by_page = recipe.get("pages_per_unit", 1) == 1
+        total = source.total and source.total + (results.done.extra_pages() if by_page else 0)
+        tally = Tally(total, len(results.done), by_page)
         engine, items = engines[options.engine], source.items(results.done)
         if steps and options.engine != "local":
             rows = engine_rows(engine, items, steps, options, recipe, stop, results)

@@ -107,6 +107,11 @@ class Index:
         found = self.db.execute("SELECT pages FROM units WHERE id = ?", (storable(unit_id),)).fetchone()
         return found and found[0]
 
+    def extra_pages(self):
+        """How many more pages than rows the done units stand for."""
+        query = "SELECT coalesce(sum(pages - 1), 0) FROM units WHERE page = 1 AND failed <= ?"
+        return self.db.execute(query, (self.accepted,)).fetchone()[0]
+
     def most_pages(self):
         return self.db.execute("SELECT max(pages) FROM units").fetchone()[0] or 0
 
@@ -353,9 +358,12 @@ class Files(Results):
         self.storage.write({"_run/summary.json": to_json(told).encode()})
         self._note(read, failed)
         self.storage.remove(name for name in names if name.startswith(("_run/done-", "_run/errors-")))
-        return f"{len(read)} pages are in {self.storage.where}" + (
-            f"; {len(failed)} failed, see _run/." if failed else "."
-        )
+        said = f"Pages in {self.storage.where}: {len(read)}."
+        if failed:
+            notes = [json.loads(note) for note in failed[:3]]
+            reasons = "".join(f"\n  {note['id']}: {note['error']}" for note in notes)
+            said += f" Not read: {len(failed)}, each with its reason in _run/errors-*.jsonl:{reasons}"
+        return said
 
     def _note(self, read, failed):
         for kind, notes in (("done", read), ("errors", failed)):

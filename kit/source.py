@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 from kit.pages import count_pages, open_page
 from kit.seam import Item, PageError, Stop, say
-from kit.storage import first_line, persist
+from kit.storage import FIRST_PATIENCE, first_line, persist
 
 MULTI_PAGE_SUFFIXES = (".pdf", ".tif", ".tiff", ".gif")
 PAGE_SUFFIXES = MULTI_PAGE_SUFFIXES + tuple(
@@ -540,13 +540,18 @@ def find_dataset(options, name):
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
 
     try:
-        sha = persist(lambda: HfApi().dataset_info(name, revision=options.input_revision)).sha
+        sha = persist(lambda: HfApi().dataset_info(name, revision=options.input_revision), FIRST_PATIENCE).sha
     except RevisionNotFoundError as error:
         raise Stop(f"{name} has no revision {options.input_revision!r}. Leave out --input-revision.") from error
     except (RepositoryNotFoundError, HFValidationError) as error:
         raise Stop(
             f"No dataset {name} on the Hub, or no access to it, and no such path here. Check the name; for a private "
             f"or gated one run `hf auth login` or set HF_TOKEN."
+        ) from error
+    except Exception as error:
+        raise Stop(
+            f"{name} is no path here, so it is taken for a dataset on the Hub, and the Hub cannot be asked: "
+            f"{first_line(error)}. For a local folder type ./{name}."
         ) from error
     try:
         return sha, persist(lambda: load_dataset_builder(name, options.input_config, revision=sha))

@@ -11,15 +11,16 @@ from pathlib import Path
 from kit.seam import Stop, say
 
 FIRST_WAIT, LONGEST_WAIT, PATIENCE = 2.0, 60.0, 600.0  # seconds
+FIRST_PATIENCE = 30.0  # before anything has been read
 
 
-def persist(call):
+def persist(call, patience=None):
     """`call()`, again with growing waits while the Hub is busy: conflicts (409, 412), 408, 429, 5xx, lost connections.
 
     A `Retry-After` is honoured. Needed because huggingface_hub 2.4 retries neither commits nor repository creation.
-    Raises the last error after PATIENCE seconds, any other error at once.
+    Raises the last error after `patience` (PATIENCE) seconds, any other error at once.
     """
-    wait, end = FIRST_WAIT, time.monotonic() + PATIENCE
+    wait, end = FIRST_WAIT, time.monotonic() + (PATIENCE if patience is None else patience)
     while True:
         try:
             return call()
@@ -28,7 +29,8 @@ def persist(call):
             pause = max(float(asked) if asked.isdigit() else 0.0, wait * random.uniform(0.5, 1))
             if not _is_passing(error) or time.monotonic() + pause > end:
                 raise
-            say(f"The Hub answered: {first_line(error)}. Trying again in {pause:.0f} s.")
+            said = "The Hub answered" if hasattr(error, "response") else "The Hub cannot be reached"
+            say(f"{said}: {first_line(error)}. Trying again in {pause:.0f} s.")
             time.sleep(pause)
             wait = min(2 * wait, LONGEST_WAIT)
 

@@ -162,7 +162,7 @@ def preflight_vllm(options, recipe):
     if not cards and os.environ.get("OCR_ALLOW_CPU") != "1":
         raise Stop(
             f"{recipe['name']} needs an NVIDIA GPU, and nvidia-smi shows none here. Use a managed one:\n"
-            f"  hf jobs uv run {this_command()}\nor set OCR_ALLOW_CPU=1 to try without."
+            f"{on_jobs()}\nor set OCR_ALLOW_CPU=1 to try without. On a CPU: pp-ocrv6.py and tesseract-ocr.py."
         )
     config = model_config(options)
     check_code(args, config, package)
@@ -173,6 +173,13 @@ def preflight_vllm(options, recipe):
 
 def this_command():
     return " ".join(map(shlex.quote, sys.argv))
+
+
+def on_jobs():
+    """How to run this command on a managed GPU, which sees no local files."""
+    local = any(os.path.exists(word) for word in sys.argv[1:])
+    hint = "\n  (with INPUT and OUTPUT on the Hub: a dataset ns/name, or hf://buckets/ns/name/folder)" if local else ""
+    return f"  hf jobs uv run {this_command()}{hint}"
 
 
 def check_version(recipe):
@@ -190,7 +197,8 @@ def check_version(recipe):
         )
     remedy = (
         f"On your own GPU:\n  {own}\n"
-        f"On a managed one, in the image that the script names:\n  hf jobs uv run {this_command()}"
+        f"On a managed one, in the image that the script names:\n{on_jobs()}\n"
+        "Without a GPU there are pp-ocrv6.py and tesseract-ocr.py."
     )
     probe = (
         "import importlib.metadata, importlib.util;"

@@ -948,15 +948,16 @@ def _pdf_page(data, frame, dpi, bounds):
 
 
 FIRST_WAIT, LONGEST_WAIT, PATIENCE = 2.0, 60.0, 600.0  # seconds
+FIRST_PATIENCE = 30.0  # before anything has been read
 
 
-def persist(call):
+def persist(call, patience=None):
     """`call()`, again with growing waits while the Hub is busy: conflicts (409, 412), 408, 429, 5xx, lost connections.
 
     A `Retry-After` is honoured. Needed because huggingface_hub 2.4 retries neither commits nor repository creation.
-    Raises the last error after PATIENCE seconds, any other error at once.
+    Raises the last error after `patience` (PATIENCE) seconds, any other error at once.
     """
-    wait, end = FIRST_WAIT, time.monotonic() + PATIENCE
+    wait, end = FIRST_WAIT, time.monotonic() + (PATIENCE if patience is None else patience)
     while True:
         try:
             return call()
@@ -965,7 +966,8 @@ def persist(call):
             pause = max(float(asked) if asked.isdigit() else 0.0, wait * random.uniform(0.5, 1))
             if not _is_passing(error) or time.monotonic() + pause > end:
                 raise
-            say(f"The Hub answered: {first_line(error)}. Trying again in {pause:.0f} s.")
+            said = "The Hub answered" if hasattr(error, "response") else "The Hub cannot be reached"
+            say(f"{said}: {first_line(error)}. Trying again in {pause:.0f} s.")
             time.sleep(pause)
             wait = min(2 * wait, LONGEST_WAIT)
 
@@ -1607,13 +1609,18 @@ def find_dataset(options, name):
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
 
     try:
-        sha = persist(lambda: HfApi().dataset_info(name, revision=options.input_revision)).sha
+        sha = persist(lambda: HfApi().dataset_info(name, revision=options.input_revision), FIRST_PATIENCE).sha
     except RevisionNotFoundError as error:
         raise Stop(f"{name} has no revision {options.input_revision!r}. Leave out --input-revision.") from error
     except (RepositoryNotFoundError, HFValidationError) as error:
         raise Stop(
             f"No dataset {name} on the Hub, or no access to it, and no such path here. Check the name; for a private "
             f"or gated one run `hf auth login` or set HF_TOKEN."
+        ) from error
+    except Exception as error:
+        raise Stop(
+            f"{name} is no path here, so it is taken for a dataset on the Hub, and the Hub cannot be asked: "
+            f"{first_line(error)}. For a local folder type ./{name}."
         ) from error
     try:
         return sha, persist(lambda: load_dataset_builder(name, options.input_config, revision=sha))
@@ -2249,6 +2256,11 @@ class Index:
         found = self.db.execute("SELECT pages FROM units WHERE id = ?", (storable(unit_id),)).fetchone()
         return found and found[0]
 
+    def extra_pages(self):
+        """How many more pages than rows the done units stand for."""
+        query = "SELECT coalesce(sum(pages - 1), 0) FROM units WHERE page = 1 AND failed <= ?"
+        return self.db.execute(query, (self.accepted,)).fetchone()[0]
+
     def most_pages(self):
         return self.db.execute("SELECT max(pages) FROM units").fetchone()[0] or 0
 
@@ -2495,9 +2507,12 @@ class Files(Results):
         self.storage.write({"_run/summary.json": to_json(told).encode()})
         self._note(read, failed)
         self.storage.remove(name for name in names if name.startswith(("_run/done-", "_run/errors-")))
-        return f"{len(read)} pages are in {self.storage.where}" + (
-            f"; {len(failed)} failed, see _run/." if failed else "."
-        )
+        said = f"Pages in {self.storage.where}: {len(read)}."
+        if failed:
+            notes = [json.loads(note) for note in failed[:3]]
+            reasons = "".join(f"\n  {note['id']}: {note['error']}" for note in notes)
+            said += f" Not read: {len(failed)}, each with its reason in _run/errors-*.jsonl:{reasons}"
+        return said
 
     def _note(self, read, failed):
         for kind, notes in (("done", read), ("errors", failed)):
@@ -3136,14 +3151,19 @@ def run_facts(options, recipe, source):
 
 def show_settings(options, recipe, steps):
     """--dry-run: the settings, and for served models one request for a blank page, as JSON on stdout."""
-    print(json.dumps({"settings": vars(options)}, indent=2, default=str))
+    settings = {name: value for name, value in vars(options).items() if name not in ("own_options", "max_tokens_given")}
+    print(json.dumps({"settings": settings}, indent=2, default=str))
     if steps:
         from PIL import Image
 
         page = Page(Image.new("RGB", (1240, 1754), "white"), 1240, 1754)
         unit = Unit("dry-run", [] if recipe.get("input") == "text" else [page], "Text of one cell.")
         bodies = [complete(body, options, recipe, unit) for body in next(steps(unit, options))]
-        print(json.dumps({"request": bodies[0]}, indent=2, ensure_ascii=False, default=lambda image: f"<{image!r}>"))
+        print(
+            json.dumps(
+                {"request": bodies[0]}, indent=2, ensure_ascii=False, default=lambda image: f"image of {image.size}"
+            )
+        )
     return 0
 
 
@@ -3176,7 +3196,9 @@ def main(recipe, engines, request=None, parse=None, steps=None, load=None, predi
             return 0
         results = open_results(options, recipe, source, run)
         stop = stop_on_signals(results)
-        tally = Tally(source.total, len(results.done), recipe.get("pages_per_unit", 1) == 1)
+        by_page = recipe.get("pages_per_unit", 1) == 1
+        total = source.total and source.total + (results.done.extra_pages() if by_page else 0)
+        tally = Tally(total, len(results.done), by_page)
         engine, items = engines[options.engine], source.items(results.done)
         if steps and options.engine != "local":
             rows = engine_rows(engine, items, steps, options, recipe, stop, results)

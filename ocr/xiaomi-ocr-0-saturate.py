@@ -913,15 +913,16 @@ def _pdf_page(data, frame, dpi, bounds):
 
 
 FIRST_WAIT, LONGEST_WAIT, PATIENCE = 2.0, 60.0, 600.0  # seconds
+FIRST_PATIENCE = 30.0  # before anything has been read
 
 
-def persist(call):
+def persist(call, patience=None):
     """`call()`, again with growing waits while the Hub is busy: conflicts (409, 412), 408, 429, 5xx, lost connections.
 
     A `Retry-After` is honoured. Needed because huggingface_hub 2.4 retries neither commits nor repository creation.
-    Raises the last error after PATIENCE seconds, any other error at once.
+    Raises the last error after `patience` (PATIENCE) seconds, any other error at once.
     """
-    wait, end = FIRST_WAIT, time.monotonic() + PATIENCE
+    wait, end = FIRST_WAIT, time.monotonic() + (PATIENCE if patience is None else patience)
     while True:
         try:
             return call()
@@ -930,7 +931,8 @@ def persist(call):
             pause = max(float(asked) if asked.isdigit() else 0.0, wait * random.uniform(0.5, 1))
             if not _is_passing(error) or time.monotonic() + pause > end:
                 raise
-            say(f"The Hub answered: {first_line(error)}. Trying again in {pause:.0f} s.")
+            said = "The Hub answered" if hasattr(error, "response") else "The Hub cannot be reached"
+            say(f"{said}: {first_line(error)}. Trying again in {pause:.0f} s.")
             time.sleep(pause)
             wait = min(2 * wait, LONGEST_WAIT)
 
@@ -1572,13 +1574,18 @@ def find_dataset(options, name):
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
 
     try:
-        sha = persist(lambda: HfApi().dataset_info(name, revision=options.input_revision)).sha
+        sha = persist(lambda: HfApi().dataset_info(name, revision=options.input_revision), FIRST_PATIENCE).sha
     except RevisionNotFoundError as error:
         raise Stop(f"{name} has no revision {options.input_revision!r}. Leave out --input-revision.") from error
     except (RepositoryNotFoundError, HFValidationError) as error:
         raise Stop(
             f"No dataset {name} on the Hub, or no access to it, and no such path here. Check the name; for a private "
             f"or gated one run `hf auth login` or set HF_TOKEN."
+        ) from error
+    except Exception as error:
+        raise Stop(
+            f"{name} is no path here, so it is taken for a dataset on the Hub, and the Hub cannot be asked: "
+            f"{first_line(error)}. For a local folder type ./{name}."
         ) from error
     try:
         return sha, persist(lambda: load_dataset_builder(name, options.input_config, revision=sha))
@@ -2214,6 +2221,11 @@ class Index:
         found = self.db.execute("SELECT pages FROM units WHERE id = ?", (storable(unit_id),)).fetchone()
         return found and found[0]
 
+    def extra_pages(self):
+        """How many more pages than rows the done units stand for."""
+        query = "SELECT coalesce(sum(pages - 1), 0) FROM units WHERE page = 1 AND failed <= ?"
+        return self.db.execute(query, (self.accepted,)).fetchone()[0]
+
     def most_pages(self):
         return self.db.execute("SELECT max(pages) FROM units").fetchone()[0] or 0
 
@@ -2460,9 +2472,12 @@ class Files(Results):
         self.storage.write({"_run/summary.json": to_json(told).encode()})
         self._note(read, failed)
         self.storage.remove(name for name in names if name.startswith(("_run/done-", "_run/errors-")))
-        return f"{len(read)} pages are in {self.storage.where}" + (
-            f"; {len(failed)} failed, see _run/." if failed else "."
-        )
+        said = f"Pages in {self.storage.where}: {len(read)}."
+        if failed:
+            notes = [json.loads(note) for note in failed[:3]]
+            reasons = "".join(f"\n  {note['id']}: {note['error']}" for note in notes)
+            said += f" Not read: {len(failed)}, each with its reason in _run/errors-*.jsonl:{reasons}"
+        return said
 
     def _note(self, read, failed):
         for kind, notes in (("done", read), ("errors", failed)):
@@ -3101,14 +3116,19 @@ def run_facts(options, recipe, source):
 
 def show_settings(options, recipe, steps):
     """--dry-run: the settings, and for served models one request for a blank page, as JSON on stdout."""
-    print(json.dumps({"settings": vars(options)}, indent=2, default=str))
+    settings = {name: value for name, value in vars(options).items() if name not in ("own_options", "max_tokens_given")}
+    print(json.dumps({"settings": settings}, indent=2, default=str))
     if steps:
         from PIL import Image
 
         page = Page(Image.new("RGB", (1240, 1754), "white"), 1240, 1754)
         unit = Unit("dry-run", [] if recipe.get("input") == "text" else [page], "Text of one cell.")
         bodies = [complete(body, options, recipe, unit) for body in next(steps(unit, options))]
-        print(json.dumps({"request": bodies[0]}, indent=2, ensure_ascii=False, default=lambda image: f"<{image!r}>"))
+        print(
+            json.dumps(
+                {"request": bodies[0]}, indent=2, ensure_ascii=False, default=lambda image: f"image of {image.size}"
+            )
+        )
     return 0
 
 
@@ -3141,7 +3161,9 @@ def main(recipe, engines, request=None, parse=None, steps=None, load=None, predi
             return 0
         results = open_results(options, recipe, source, run)
         stop = stop_on_signals(results)
-        tally = Tally(source.total, len(results.done), recipe.get("pages_per_unit", 1) == 1)
+        by_page = recipe.get("pages_per_unit", 1) == 1
+        total = source.total and source.total + (results.done.extra_pages() if by_page else 0)
+        tally = Tally(total, len(results.done), by_page)
         engine, items = engines[options.engine], source.items(results.done)
         if steps and options.engine != "local":
             rows = engine_rows(engine, items, steps, options, recipe, stop, results)
@@ -3435,7 +3457,7 @@ def preflight_vllm(options, recipe):
     if not cards and os.environ.get("OCR_ALLOW_CPU") != "1":
         raise Stop(
             f"{recipe['name']} needs an NVIDIA GPU, and nvidia-smi shows none here. Use a managed one:\n"
-            f"  hf jobs uv run {this_command()}\nor set OCR_ALLOW_CPU=1 to try without."
+            f"{on_jobs()}\nor set OCR_ALLOW_CPU=1 to try without. On a CPU: pp-ocrv6.py and tesseract-ocr.py."
         )
     config = model_config(options)
     check_code(args, config, package)
@@ -3446,6 +3468,13 @@ def preflight_vllm(options, recipe):
 
 def this_command():
     return " ".join(map(shlex.quote, sys.argv))
+
+
+def on_jobs():
+    """How to run this command on a managed GPU, which sees no local files."""
+    local = any(os.path.exists(word) for word in sys.argv[1:])
+    hint = "\n  (with INPUT and OUTPUT on the Hub: a dataset ns/name, or hf://buckets/ns/name/folder)" if local else ""
+    return f"  hf jobs uv run {this_command()}{hint}"
 
 
 def check_version(recipe):
@@ -3463,7 +3492,8 @@ def check_version(recipe):
         )
     remedy = (
         f"On your own GPU:\n  {own}\n"
-        f"On a managed one, in the image that the script names:\n  hf jobs uv run {this_command()}"
+        f"On a managed one, in the image that the script names:\n{on_jobs()}\n"
+        "Without a GPU there are pp-ocrv6.py and tesseract-ocr.py."
     )
     probe = (
         "import importlib.metadata, importlib.util;"

@@ -305,7 +305,7 @@ def test_files_hold_text_and_everything_else():
     [errors] = Path("out/_run").glob("errors-*.jsonl")
     assert json.loads(errors.read_text())["error"] == "it is torn"
     said = results.finish(None, RUN, {})
-    assert "2 pages are in ./out" in said and "1 failed" in said
+    assert said.startswith("Pages in ./out: 2. Not read: 1") and "train-2: it is torn" in said
     assert json.loads(Path("out/_run/summary.json").read_text())["errors"] == 1
     assert not list(Path("out").rglob(".tmp*")), "temporary files remain"
     assert {path.name.split("-")[0] for path in Path("out/_run").iterdir()} == {
