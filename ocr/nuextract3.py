@@ -2505,7 +2505,7 @@ class Files(Results):
                 page["blocks"] = json.loads(row["blocks"]) if row["blocks"] else None
                 page["inference_info"] = [json.loads(self.info)]
                 pages[f"{name}.json"] = storable(to_json(page)).encode()
-                texts[f"{name}.md"] = storable(row["text"]).encode()
+                texts[f"{name}.md"] = storable(row["text"] or "").encode()
             notes.append(note)
         self.storage.write(pages)
         self.storage.write(texts)

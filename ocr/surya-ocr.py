@@ -618,7 +618,7 @@ def blocks_document(page, blocks, size=None):
     """Blocks document of one page: pixels of the original, x right, y down, clipped to the page.
 
     `blocks` are dicts with `bbox` [x0, y0, x1, y1] and any of `label`, `content`, `format` ("html", "latex",
-    "markdown", "text"), `confidence`, `raw_label`, `polygon`; their order is the reading order. `size` is the
+    "markdown", "text"), `confidence`, `raw_label`; their order is the reading order. `size` is the
     (width, height) of the space the boxes are in: (1000, 1000) for normalised ones, `page.image.size` for pixels of
     what the model saw (the default). A box that is no four numbers, or has no area on the page, becomes null: its
     content stays. Raises ValueError for a label outside BLOCK_LABELS.
@@ -2622,7 +2622,7 @@ class Files(Results):
                 page["blocks"] = json.loads(row["blocks"]) if row["blocks"] else None
                 page["inference_info"] = [json.loads(self.info)]
                 pages[f"{name}.json"] = storable(to_json(page)).encode()
-                texts[f"{name}.md"] = storable(row["text"]).encode()
+                texts[f"{name}.md"] = storable(row["text"] or "").encode()
             notes.append(note)
         self.storage.write(pages)
         self.storage.write(texts)
