@@ -133,8 +133,9 @@ def main(scenario, model, engine):
     elif scenario == "long":  # pages that take for ever, for a signal in the middle
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())
-        endless = [(name, request | {"max_tokens": 900, "min_tokens": 900}) for name, request in numbered(200)]
-        for row in run(Units([*numbered(1), *endless]), talk, options, RECIPE, stop):
+        endless = {"max_tokens": 800, "min_tokens": 800}  # beside at most 152 tokens of image
+        units = [("short", body(page(0)[0])), *((f"long {name}", request | endless) for name, request in numbered(200))]
+        for row in run(Units(units), talk, options, RECIPE, stop):
             show(row)
 
 

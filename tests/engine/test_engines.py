@@ -153,7 +153,7 @@ def test_a_signal_in_the_middle_leaves_no_process(python, environment, tiny, eng
     )  # fmt: skip
     try:
         first = next(line for line in process.stdout if line.startswith("{"))
-        assert json.loads(first)["id"] == "page 0"
+        assert json.loads(first)["id"] == "short"
         below = descendants(process.pid)
         assert below
         process.send_signal(number)
