@@ -144,6 +144,7 @@ def is_zombie(pid):
         return True
 
 
+@pytest.mark.skipif(not os.environ.get("OCR_ENGINE_ALL"), reason="four engine starts: OCR_ENGINE_ALL=1 runs them")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_signal_in_the_middle_leaves_no_process(python, environment, tiny, engine, number):
