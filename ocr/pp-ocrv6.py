@@ -3285,12 +3285,16 @@ def order_lines(boxes, group, height):
 def column_runs(boxes, group, height):
     """Lists of indices, top to bottom: neighbouring bands are one run as long as a gutter runs through all of them.
 
-    Lone centred lines at the top stay apart: a short title over three columns crosses no gutter.
+    Lone centred lines at the top stay apart where they stand clear of what follows: a short title over three columns
+    crosses no gutter.
     """
     bands = bands_of(boxes, group)
     left, right = min(boxes[i][0] for i in group), max(boxes[i][2] for i in group)
     centred = [abs(boxes[i][0] + boxes[i][2] - left - right) < 0.04 * (right - left) for i, *_ in bands]
     titles = next((n for n, band in enumerate(bands) if len(band) > 1 or not centred[n]), len(bands))
+    # Running text is set at most 1.8 line heights apart: closer, it is the first line of a middle column.
+    while 0 < titles < len(bands) and top_of(boxes, bands[titles]) - boxes[bands[titles - 1][0]][3] < height:
+        titles -= 1
     runs = []
     for band in bands[titles:]:
         runs.append((band, joined([(boxes[i][0], boxes[i][2]) for i in band], height)))
@@ -3298,6 +3302,10 @@ def column_runs(boxes, group, height):
             below, _ = runs.pop()
             runs[-1] = (runs[-1][0] + below, spans)
     return bands[:titles] + [run for run, _ in runs]
+
+
+def top_of(boxes, band):
+    return min(boxes[i][1] for i in band)
 
 
 def joined(spans, height):

@@ -171,9 +171,11 @@ def printed_columns(draw):
     lines = []
     for n in range(draw(st.integers(2, 4))):
         left, top = n * (width + gutter), draw(st.floats(0, 3 * height))
-        for i in range(draw(st.integers(5, 15))):
+        count = draw(st.integers(5, 15))
+        for i in range(count):
             y = top + i * step
-            end = left + width * draw(st.sampled_from([1, 1, 1, 0.97, 0.9, 0.4]))
+            short = [0.4] if i == count - 1 else []  # more of them beside full lines, and it may be a table's column
+            end = left + width * draw(st.sampled_from([1, 1, 1, 0.97, 0.9, *short]))
             box = (left + draw(off), y + draw(off), end + draw(off), y + height + draw(off))
             lines.append((f"{'abcd'[n]}{i}", box))
     return lines
