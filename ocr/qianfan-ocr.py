@@ -37,6 +37,7 @@ Sources: https://huggingface.co/baidu/Qianfan-OCR , https://github.com/baidubce/
 arXiv 2603.13398
 """
 
+import json
 import re
 import sys
 
@@ -52,7 +53,6 @@ import glob
 import hashlib
 import io
 import itertools
-import json
 import logging
 import math
 import multiprocessing
@@ -182,6 +182,7 @@ Your task is to accurately convert all visible content from the images into Mark
     "columns": {"qianfan_reasoning": "string"},
 }
 
+DENSE = {"min_dynamic_patch": 8, "max_dynamic_patch": 24}  # cookbook, for newspapers
 QIANFAN_LABELS = {
     "algorithm": "code", "chart": "picture", "content": "toc", "display_formula": "formula", "doc_title": "title",
     "figure_title": "caption", "footer": "footer", "footer_image": "picture", "footnote": "footnote",
@@ -205,16 +206,20 @@ def add_options(parser):
 def check(options):
     if options.task == "kie" and not options.custom_prompt:
         raise Stop('--task kie has no prompt of its own. Add --custom-prompt "Extract name and date as JSON."')
+    if options.dense and options.endpoint:
+        raise Stop(
+            "--dense is a setting of the server, and servers of vLLM 0.32 refuse it within a request. Start yours with "
+            f"--mm-processor-kwargs '{json.dumps(DENSE)}' and leave out --dense."
+        )
+    return {"engine_args": {"mm_processor_kwargs": DENSE}} if options.dense else None
 
 
 def request(page, options):
     prompt = (options.custom_prompt or RECIPE["tasks"][options.task]) + ("<think>" if options.think else "")
-    body = {
+    return {
         "messages": [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": prompt}]}],
         "skip_special_tokens": False,  # cookbook: coordinates and the ends of thoughts are special tokens
     }
-    # cookbook, for newspapers
-    return body | ({"mm_processor_kwargs": {"min_dynamic_patch": 8, "max_dynamic_patch": 24}} if options.dense else {})
 
 
 def parse(answer, page, options):

@@ -77,8 +77,12 @@ def test_the_long_prompt_is_whole():
 
 
 def test_dense_pages_are_cut_into_more_tiles():
-    body = body_of(qianfan, page_of(qianfan), options_of(qianfan, "--dense"))
-    assert body["mm_processor_kwargs"] == {"min_dynamic_patch": 8, "max_dynamic_patch": 24}
+    options = options_of(qianfan, "--dense")
+    args = qianfan.engine_args(options, {**qianfan.RECIPE, **qianfan.check(options)})
+    assert args["mm_processor_kwargs"] == {"min_dynamic_patch": 8, "max_dynamic_patch": 24}
+    assert "mm_processor_kwargs" not in body_of(qianfan, page_of(qianfan), options), "servers refuse it"
+    with pytest.raises(qianfan.Stop, match="--mm-processor-kwargs"):
+        qianfan.check(options_of(qianfan, "--dense", "--endpoint", "http://localhost:1/v1"))
     assert (24 + 1) * 256 == qianfan.RECIPE["image_tokens"]
 
 
