@@ -6,10 +6,12 @@ import random
 import re
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from kit.answers import flags_of
+from kit.plain_text import to_plain_text
 from kit.seam import Stop, say
 from kit.storage import first_line, persist
 
@@ -126,12 +128,12 @@ def add_bench_options(add):
     add("--assume-aligned", action="store_true", help="row n of every config is the same page; nothing is checked")
     add("--split", default="train", help="split of the dataset (default train)")
     add("--images", metavar="FOLDER", help="folder with the page images, where the outputs do not hold them")
-    add("--max-samples", type=int, metavar="N", help="judge N pages, drawn at random")
+    add("--max-samples", type=int, metavar="N", help="N pages only, drawn at random")
     add("--seed", type=int, default=42, help="seed of every draw (default 42)")
 
 
-def load_bench(options):
-    """The `Bench` that the options of `add_bench_options` name, described on stderr.
+def load_bench(options, least=2):
+    """The `Bench` of at least `least` runs that the options of `add_bench_options` name, described on stderr.
 
     Discovery: `--columns`; `--configs`; `--from-prs`; folders; else open pull requests and the configs of the main
     branch (without `default`, a pull request wins), else all text columns of one table. Raises Stop where outputs are
@@ -160,6 +162,8 @@ def load_bench(options):
         raise Stop(f"{places[0]} is no folder here; name one dataset, or one folder per model.")
     if unknown := set(chosen) - {table.config for table in tables}:
         raise Stop(f"--text-column: no config {min(unknown)}. There are {', '.join(t.config for t in tables)}.")
+    if len(runs) < least:
+        raise Stop(f"Only one run, {runs[0][0].config} ({runs[0][1]}), and it takes {least}: --configs or --columns.")
     bench = join_runs(runs, options)
     bench.source, bench.revision = source, revision
     if options.images:
@@ -216,10 +220,8 @@ def hub_tables(repo, options):
 def pull_request_configs(api, repo):
     """{config: commit} of the open pull requests whose title ends with [CONFIG]; of two, the newer one."""
     found = {}
-    requests = persist(
-        lambda: list(api.get_repo_discussions(repo, repo_type="dataset", discussion_type="pull_request"))
-    )
-    for request in sorted(requests, key=lambda request: request.num):
+    listed = partial(api.get_repo_discussions, repo, repo_type="dataset", discussion_type="pull_request")
+    for request in sorted(persist(lambda: list(listed())), key=lambda request: request.num):
         name = re.search(r"\[([^\[\]]+)\]\s*$", request.title)
         if request.status not in ("open", "draft") or not name:
             continue
@@ -397,22 +399,22 @@ def text_of_config(table, chosen=None):
 
 
 def text_columns(table, columns=None):
-    """{text column: entry} of a table with a column for each model: those named, those that inference_info names, or
-    those whose name says so. Raises Stop with fewer than two."""
+    """{text column: entry} of a table with a column for each model.
+
+    Those of `columns`, those that inference_info names, or those whose name says so. Raises Stop where there is none.
+    """
     named = {column_of(entry): entry for entry in info_entries(table)}
     if unknown := [name for name in columns or () if name not in table.columns]:
         raise Stop(f"--columns: no column {', '.join(unknown)}. There are {', '.join(table.columns)}.")
     found = columns or [name for name in named if name in table.columns]
-    if len(found) < 2 and not columns:
+    if not found:
         found = [
             name
             for name, kind in table.types.items()
             if "string" in kind and not NOT_TEXT.search(name) and any(word in name for word in TEXT_NAMES)
         ]
-    if len(found) < 2:
-        raise Stop(
-            f"One table with the columns {', '.join(table.columns)}: name two or more text columns by --columns."
-        )
+    if not found:
+        raise Stop(f"No text column among {', '.join(table.columns)}; name them: --columns NAME NAME.")
     return {name: named.get(name, {}) for name in found}
 
 
@@ -434,7 +436,7 @@ def classify(text, error=None, flags=(), finish_reason=None, status=None):
     flags += [flag for flag in flags_of(text, finish_reason) if flag not in flags]
     if flags:
         return Output(text, "suspect", flags=tuple(flags))
-    return Output(text, "ok" if has_visible_text(text) else "blank")
+    return Output(text, "ok" if to_plain_text(text) else "blank")
 
 
 def is_sentinel(text):
@@ -445,11 +447,6 @@ def is_sentinel(text):
     found = re.fullmatch(r"\s*\[([A-Z][A-Z _-]*)\]\s*", text)
     words = re.split(r"[ _-]+", found[1].strip()) if found else []
     return bool(words) and len(text.strip()) <= 40 and len(words) <= 4 and words[-1] in ("ERROR", "FAILED")
-
-
-def has_visible_text(text):
-    """Whether anything would be seen: tags, comments and the marks of Markdown alone are a blank page."""
-    return re.search(r"\w", re.sub(r"<!--.*?-->|<[^<>]*>|&nbsp;", " ", text, flags=re.S)) is not None
 
 
 def output_at(table, column, row, alone):
@@ -473,8 +470,6 @@ def output_at(table, column, row, alone):
 def join_runs(runs, options):
     """The `Bench` of (table, column, entry) triples. Raises Stop where nothing safe joins them."""
     tables = list({id(table): table for table, _, _ in runs}.values())
-    if len(runs) < 2:
-        raise Stop(f"Only one run, {runs[0][0].config}: two or more are needed.")
     key_columns, keys_of = page_keys(tables, options.row_key, options.assume_aligned)
     pages = {}
     for table in tables:
@@ -505,7 +500,7 @@ def page_keys(tables, row_key=None, assume_aligned=False):
 
     def numbered(columns):
         page = next((name for name in PAGE_NUMBERS if all(name in table.columns for table in tables)), None)
-        return [(*columns, page)] * bool(page) + [columns]
+        return [columns] + [(*columns, page)] * bool(page)
 
     tried = [option for columns in ([(row_key,)] if row_key else PAGE_KEYS) for option in numbered(columns)]
     reasons = []
