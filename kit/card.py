@@ -8,7 +8,7 @@ import sys
 from datetime import datetime, timezone
 from pathlib import Path
 
-from kit.source import where
+from kit.items import where
 from kit.storage import persist
 
 TAGS = ["ocr", "ocr-recipes", "uv-script"]

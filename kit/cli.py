@@ -8,11 +8,12 @@ import sys
 from datetime import datetime, timezone
 
 from kit.answers import complete, one_step
+from kit.items import where
 from kit.publish import check_columns, check_output
 from kit.results import open_results
 from kit.run import Tally, engine_rows, read_all, report, stop_on_signals
 from kit.seam import Page, Stop, Unit, say
-from kit.source import open_source, where
+from kit.source import open_source
 
 PACKAGES = "vllm sglang torch transformers saturate onnxruntime rapidocr datasets huggingface_hub pillow pypdfium2"
 

@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 
 from kit.card import dataset_card, has_config, merged_card, output_layout, read_card
+from kit.items import where
 from kit.seam import Stop, say
-from kit.source import where
 from kit.storage import first_line, open_storage, persist
 
 SHARD_BYTES, GROUP_BYTES = 500_000_000, 100_000_000

@@ -8,9 +8,9 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
+from kit.items import where
 from kit.publish import checkpoint_of, publish
 from kit.seam import Stop
-from kit.source import where
 from kit.storage import first_line, open_storage, unique_stamp
 
 PART_ROWS, PART_SECONDS = 256, 60.0  # a part, or a batch for a bucket, closes at either: what a kill can lose

@@ -299,16 +299,32 @@ def test_addresses_in_lines_and_an_id_column(filled):
 def test_ids_must_be_unique_and_there(filled):
     filled.add_files("user/twice", {"a.parquet": parquet([None] * 3, key=["x", "y", "x"])})
     filled.add_files("user/null", {"a.parquet": parquet([None] * 3, key=["x", "y", None])})
-    titles, numbers, twice, null = filled.client.read(
+    filled.add_files("user/pages", {"a.parquet": parquet([None] * 3, key=["x", "a/page_1", "x/page_002"])})
+    titles, numbers, twice, null, pages = filled.client.read(
         {"input": "user/scans", "id_column": "title", "done": {"title 3": 1}, "max_samples": 6},
         {"input": "user/scans", "id_column": "number", "max_samples": 2},
         {"input": "user/twice", "id_column": "key"},
         {"input": "user/null", "id_column": "key"},
+        {"input": "user/pages", "id_column": "key"},
     )
     assert [item["id"] for item in titles["items"]] == [f"title {n}" for n in (0, 1, 2, 4, 5)]
     assert [item["id"] for item in numbers["items"]] == ["0", "1"]
-    assert twice["code"] == null["code"] == 2
+    assert twice["code"] == null["code"] == pages["code"] == 2
+    assert "'x/page_002' could also be a page" in pages["stop"]
     assert "'x' occurs 2 times" in twice["stop"] and "1 of 3 rows have none" in null["stop"]
+
+
+def test_an_empty_entry_among_the_pages_of_a_row_is_one_bad_page(filled):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    sink, cell = io.BytesIO(), pa.struct({"bytes": pa.binary(), "path": pa.string()})
+    pages = [{"bytes": png(0), "path": None}, None, {"bytes": None, "path": None}, {"bytes": png(3), "path": None}]
+    pq.write_table(pa.table({"image": pa.array([pages], pa.list_(cell))}), sink)
+    filled.add_files("user/lists", {"a.parquet": sink.getvalue()})
+    [told] = filled.client.read({"input": "user/lists"})
+    assert [item["shades"] for item in told["items"]] == [[0], ["PageError"], ["PageError"], [3]]
+    assert [item["id"][-9:] for item in told["items"]] == ["000000000", "/page_002", "/page_003", "/page_004"]
 
 
 def test_text_cells(filled):

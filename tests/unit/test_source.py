@@ -8,8 +8,11 @@ import pickle
 import pytest
 from PIL import Image
 
+from kit.dataset import steady
+from kit.files import FileSource
+from kit.items import Spool, is_finished, safe_name, where, windows
 from kit.seam import Item, Stop
-from kit.source import FileSource, Spool, is_finished, open_source, safe_name, steady, where, windows
+from kit.source import open_source
 
 
 class Done(dict):
@@ -174,7 +177,7 @@ def test_a_broken_document_is_one_item_with_the_reason(scans):
 
 def test_what_is_done_is_not_opened(scans, monkeypatch):
     opened = []
-    monkeypatch.setattr("kit.source.count_pages", lambda data: opened.append(os.path.basename(data)) or 3)
+    monkeypatch.setattr("kit.items.count_pages", lambda data: opened.append(os.path.basename(data)) or 3)
     done = {id: 3 if "doc" in id else 2 if "page" in id else 1 for id in ALL} | {"single.pdf/page_001": 1}
     assert ids(source_of("scans"), done) == [] and opened == []
     del done["doc.pdf/page_002"]
@@ -251,7 +254,7 @@ def test_windows_resume(scans, monkeypatch):
         done = {id: pages for id, pages in whole.items() if id != missing}
         assert ids(source_of("scans", recipe), done) == [missing]
     opened = []
-    monkeypatch.setattr("kit.source.count_pages", lambda data: opened.append(os.path.basename(data)) or 1)
+    monkeypatch.setattr("kit.items.count_pages", lambda data: opened.append(os.path.basename(data)) or 1)
     assert ids(source_of("scans", recipe), whole) == [] and opened == ["one.tiff"]
 
 
@@ -349,7 +352,7 @@ def test_a_list_of_many_files_is_all_that_is_held(tmp_path, monkeypatch):
     for number in range(50):
         (tmp_path / f"{number}.pdf").write_bytes(b"x")
     opened = []
-    monkeypatch.setattr("kit.source.count_pages", lambda data: opened.append(data) or 1)
+    monkeypatch.setattr("kit.items.count_pages", lambda data: opened.append(data) or 1)
     source = open_source(options(input=str(tmp_path)), {})
     assert isinstance(source, FileSource) and opened == []
     items = source.items(Done())
