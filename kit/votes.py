@@ -203,9 +203,13 @@ class VoteStore:
         part.write_text(json.dumps(row))
         os.replace(part, self.folder / f"run-{run_id}.json")
 
-    def votes(self):
-        """All votes, in the order in which they were cast, the last one of each id. Raises Stop where one is damaged."""
+    def rows(self):
+        """The last vote of each id, withdrawn ones too: what `push_votes` takes. Raises Stop where one is damaged."""
         return last_of_each(row for path in sorted(self.folder.glob("votes-*.jsonl")) for row in jsonl_rows(path))
+
+    def votes(self):
+        """The votes that count or could: `rows()` without those withdrawn."""
+        return standing(self.rows())
 
     def runs(self):
         return [json.loads(path.read_text()) for path in sorted(self.folder.glob("run-*.json"))]
@@ -230,11 +234,16 @@ def jsonl_rows(path):
 
 
 def last_of_each(votes):
-    """The votes with each id once, as it was cast last, where it was cast first. Withdrawn votes are left out."""
+    """The votes with each id once, as it was cast last, in the place where it was cast first."""
     kept = {}
     for vote in votes:
         kept[vote.get("comparison_id") or len(kept)] = vote
-    return [vote for vote in kept.values() if vote.get("parse_status") != "withdrawn"]
+    return list(kept.values())
+
+
+def standing(votes):
+    """The votes without those that were withdrawn."""
+    return [vote for vote in votes if vote.get("parse_status") != "withdrawn"]
 
 
 def read_votes(source, from_prs=False):
@@ -245,7 +254,7 @@ def read_votes(source, from_prs=False):
     path = Path(source).expanduser()
     if path.is_dir():
         store = VoteStore(path)
-        rows = store.votes()
+        rows = store.rows()
         for file in sorted(path.glob("*.parquet")):
             rows += parquet_rows(file.read_bytes(), file)
         runs = store.runs()
@@ -256,7 +265,7 @@ def read_votes(source, from_prs=False):
         rows, runs = hub_votes(source, from_prs)
     else:
         raise Stop(f"{source} is no folder or file here, and no dataset ns/name.")
-    return last_of_each(canonical_votes(rows, source)), runs
+    return standing(last_of_each(canonical_votes(rows, source))), runs
 
 
 def parquet_rows(data, name):
@@ -364,7 +373,7 @@ def push_votes(repo, votes, runs, create_pr=False, private=False):
         there, known_runs = hub_votes(repo)
         if any(not vote.get("comparison_id") for vote in there):
             raise Stop(f"{repo} holds results of another tool. Name another repository.")
-        known = {vote["comparison_id"]: vote.get("created_at") for vote in there}
+        known = {vote["comparison_id"]: vote.get("created_at") or "" for vote in last_of_each(there)}
         new = [vote for vote in votes if known.get(vote["comparison_id"], "") < (vote.get("created_at") or "~")]
         new_runs = [run for run in runs if run not in known_runs]
         head = api.dataset_info(repo)
