@@ -268,6 +268,7 @@ def model_config(options):
 def check_code(args, config, package):
     """Raises Stop if the installed vLLM does not know the model's class, or lacks a logits processor."""
     from importlib.metadata import entry_points
+    from importlib.util import find_spec
 
     wanted = args.get("hf_overrides", {}).get("architectures") or config.get("architectures") or []
     known = (package / "model_executor" / "models" / "registry.py").read_text()
@@ -280,10 +281,12 @@ def check_code(args, config, package):
     for name in args.get("logits_processors", []):
         module, _, attribute = name.partition(":")
         top, *rest = module.split(".")
-        folder = package if top == "vllm" else package.parent / top
-        source = next((p for p in (folder.joinpath(*rest, "__init__.py"), folder.joinpath(*rest).with_suffix(".py"))
-                       if p.exists()), None)  # fmt: skip
-        if source is None or attribute not in source.read_text():
+        # A package of the script's own lies beside the script's other packages, not beside the image's vLLM.
+        own = top != "vllm" and find_spec(top)
+        folders = [package if top == "vllm" else package.parent / top]
+        folders += map(Path, (own and own.submodule_search_locations) or ())
+        paths = [p for f in folders for p in (f.joinpath(*rest, "__init__.py"), f.joinpath(*rest).with_suffix(".py"))]
+        if not any(attribute in path.read_text() for path in paths if path.exists()):
             raise Stop(f"The logits processor {name} is not installed beside vLLM in {package.parent}.")
 
 
