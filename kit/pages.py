@@ -211,6 +211,10 @@ def _pillow_decode(stream, head, frame, bounds):
     try:
         image.load()
     except Exception:
+        if getattr(image, "reduce", 0) and image.format == "JPEG2000":
+            # Reduced decoding failed now and then in a public run. Without its head the file has no levels to use.
+            stream.seek(0)
+            return _pillow_decode(stream, b"", frame, bounds)
         if image.info.get("progressive"):  # without an end marker libjpeg gives nothing of a progressive file
             image.load_read = lambda size: stream.read(size) or b"\xff\xd9"
         else:
