@@ -75,7 +75,7 @@ TAIL = 30  # lines kept of what a failed run said last
 
 # What went wrong: told by the job's own message, then by what the recipe said last.
 CAUSES_IN_MESSAGE = (
-    ("timeout", r"time[d -]?out|deadline"),
+    ("timeout", r"timed?[ -]?out|deadline"),
     ("capacity", r"capacity|unschedulable|preempt|evict|no (machine|node|hardware|resource)s? (is |are )?available"),
     ("payment", r"payment|credit|billing|quota"),
 )
@@ -156,7 +156,8 @@ def settle_bench(options):
         raise Stop("--budget-usd is watched while waiting; leave --no-wait out.")
     if not options.wait and (options.local or options.max_concurrent):
         raise Stop("--no-wait submits all jobs at once; leave --local and --max-concurrent out.")
-    if min(options.attempts, options.max_samples or 1, options.max_concurrent or 1) < 1 or options.poll <= 0:
+    counts = [n for n in (options.attempts, options.max_samples, options.max_concurrent) if n is not None]
+    if min(counts) < 1 or options.poll <= 0:
         raise Stop("--attempts, --max-samples and --max-concurrent count from 1, and --poll is above 0.")
     if options.pages_per_second <= 0 or options.startup_minutes < 0 or not 0 <= options.max_error_rate <= 1:
         raise Stop("--pages-per-second is above 0, --startup-minutes not below, --max-error-rate between 0 and 1.")
@@ -212,7 +213,7 @@ def catalogue_place(options):
     place = options.catalog or str(beside)
     if not options.recipe_revision:
         return place
-    pattern = r"(/(?:raw|resolve)/(?:refs/heads/)?|//raw\.[^/]+/[^/]+/[^/]+/(?:refs/heads/)?)[^/]+/"
+    pattern = r"(/(?:raw|resolve)/|//raw\.[^/]+/[^/]+/[^/]+/)(?:refs/heads/)?[^/]+/"
     pinned, found = re.subn(pattern, rf"\g<1>{options.recipe_revision}/", place, count=1)
     if not found:
         raise Stop(
@@ -284,7 +285,7 @@ def header_of(text, shown):
 def table_of(text, shown):
     """The literal RECIPE table. Raises Stop(2) where there is none."""
     with contextlib.suppress(SyntaxError, ValueError, TypeError):
-        for node in ast.parse(text).body:
+        for node in ast.parse(text.partition("\n# >>> shared part")[0]).body:
             if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", None) == "RECIPE":
                 return ast.literal_eval(node.value)
     raise Stop(f"{shown} has no literal RECIPE table, so it is no recipe of this kind.")
