@@ -208,11 +208,11 @@ def interval_levels(ci, clusters):
     The expanded percentile interval (Hesterberg 2015, "What Teachers Should Know About the Bootstrap"): the plain one
     is too narrow by sqrt((n - 1) / n) and by the difference between the normal and Student's distribution.
     """
-    from scipy.stats import norm, t
+    from scipy.special import ndtr, stdtrit
 
     if clusters < 2:
         return 0.0, 1.0
-    tail = norm.cdf(math.sqrt(clusters / (clusters - 1)) * t.ppf(0.5 - ci / 2, clusters - 1))
+    tail = float(ndtr(math.sqrt(clusters / (clusters - 1)) * stdtrit(clusters - 1, 0.5 - ci / 2)))
     return tail, 1 - tail
 
 
