@@ -1,0 +1,29 @@
+"""Servers that are not the vLLM beside this script: a fork, or another version, in an environment made for them."""
+
+import os
+import shutil
+
+from kit.seam import Stop
+from kit.vllm import check_lengths, check_room, engine_args, gpus, model_config, on_jobs, weight_bytes
+
+
+def preflight_vendor(options, recipe):
+    """Checks what can be checked without that server: a GPU, uv, the room for page and answer, and for the weights."""
+    if options.endpoint:
+        return
+    cards = gpus()
+    if not cards and os.environ.get("OCR_ALLOW_CPU") != "1":
+        raise Stop(
+            f"{recipe['name']} needs an NVIDIA GPU, and nvidia-smi shows none here. Use a managed one:\n{on_jobs()}\n"
+            "or a server that runs elsewhere, with --endpoint. On a CPU: pp-ocrv6.py and tesseract-ocr.py."
+        )
+    if not shutil.which("uv"):
+        raise Stop("The server is installed with uv, which is not on PATH here. Type: pip install uv")
+    check_lengths(options, recipe, model_config(options))
+    check_room(engine_args(options, recipe), cards, *weight_bytes(options))
+
+
+def in_own_environment(python, packages, *command):
+    """The words that run a command where only these packages are, for a version of Python; uv keeps what it fetched."""
+    chosen = [word for package in packages for word in ("--with", package)]
+    return ["uv", "run", "--isolated", "--no-project", "--python", python, *chosen, *command]
