@@ -10,8 +10,12 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 # What a CPU and a tiny model need. float32: rounding in bfloat16 depends on which requests are computed together.
 CPU_ARGS = {"enforce_eager": True, "dtype": "float32", "max_num_seqs": 64}
-# The checkpoint's processor is code of its own, the tiny one's is that of transformers; vLLM reads them differently.
-OWN_ARGS = {"paddleocr-vl": {"trust_remote_code": False}}
+# What an architecture of tiny.py needs besides.
+OWN_ARGS = {
+    # The checkpoint's processor is code of its own, the tiny one's that of transformers; vLLM reads them differently.
+    "paddleocr_vl": {"trust_remote_code": False},
+    "qwen3_5": {"dtype": "bfloat16"},  # all that its linear attention takes on a CPU
+}
 CPU_ENVIRONMENT = {"OCR_ALLOW_CPU": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
 
 
@@ -47,12 +51,12 @@ def tiny(python, environment, tmp_path_factory):
     return build
 
 
-def runnable(recipe, folder):
+def runnable(recipe, folder, architecture=None):
     """A copy of ocr/<recipe>.py whose engine fits a CPU; its path. Nothing else in it is changed."""
     source = (ROOT / "ocr" / f"{recipe}.py").read_text()
     start = '\nif __name__ == "__main__":'
     assert source.count(start) == 1
-    args = CPU_ARGS | OWN_ARGS.get(recipe, {})
+    args = CPU_ARGS | OWN_ARGS.get(architecture, {})
     fitted = (
         f'\nRECIPE["engine_args"] = {{**RECIPE.get("engine_args", {{}}), **{args!r}}}'
         '\nRECIPE.pop("server_python", None)'

@@ -5,6 +5,7 @@ the image shows, and no test could tell one page's answer from another's.
 """
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -55,21 +56,18 @@ QWEN2_TEXT = dict(
 
 
 def widen(weights):
-    """Draws every matrix of a dict or iterator of (name, tensor) anew, in place."""
+    """Draws every matrix of a dict or iterator of (name, tensor) anew, in place.
+
+    Where queries and keys are normalised, their norms let attention pick single tokens: the mean of thousands is the
+    same on every page.
+    """
     import torch
 
     torch.manual_seed(0)
     for name, weight in weights:
         if weight.dim() > 1:
             torch.nn.init.normal_(weight, std=WIDE / 2 if "embed_tokens" in name else WIDE)
-
-
-def sharpen(weights):
-    """Lets attention pick single tokens, in place: the mean of thousands is the same on every page."""
-    import torch
-
-    for name, weight in weights:
-        if "q_norm" in name or "k_norm" in name:
+        elif re.search(r"[qk]_(layer)?norm", name):
             torch.nn.init.constant_(weight, 4.0)
 
 
@@ -294,9 +292,7 @@ def qwen3_vl(folder):
     )  # fmt: skip
     images = Qwen2VLImageProcessor(patch_size=16, min_pixels=65536, max_pixels=1003520)
     processor = Qwen3VLProcessor(images, words, Qwen3VLVideoProcessor(), chat_template=words.chat_template)
-    model = Qwen3VLForConditionalGeneration(config)
-    sharpen(model.named_parameters())
-    save(folder, model, processor, ids["<|im_end|>"])
+    save(folder, Qwen3VLForConditionalGeneration(config), processor, ids["<|im_end|>"])
 
 
 def qianfan_ocr(folder):
@@ -331,7 +327,6 @@ def qianfan_ocr(folder):
     weights = {name: torch.full(shape, float(not name.endswith("bias"))) for name, shape in shapes.items()}
     model = Qwen3ForCausalLM(Qwen3Config(**text, dtype="float32"))
     weights |= {f"language_model.{name}": weight.detach().clone() for name, weight in model.state_dict().items()}
-    sharpen(weights.items())
     widen(weights.items())
     save_file(weights, Path(folder, "model.safetensors"), {"format": "pt"})
     config = {
@@ -416,10 +411,159 @@ def lfm2_vl(folder):
     save(folder, Lfm2VlForConditionalGeneration(config), processor, ids["<|im_end|>"])
 
 
+def hunyuan_vl(folder):
+    from transformers import (
+        HunYuanVLConfig,
+        HunYuanVLForConditionalGeneration,
+        HunYuanVLImageProcessor,
+        HunYuanVLProcessor,
+    )
+
+    named = {"image_start_token": "<im_start>", "image_token": "<image>", "image_end_token": "<im_end>"}
+    special = ["<|begin|>", "<|user|>", "<|end|>", "<pad>", "<im_newline>", *named.values()]
+    template = "<|begin|>" + chat_template("", "".join(named.values()), "<|user|>", "")
+    words, ids = tokenizer(special, template, "<|end|>", "<pad>")
+    words.init_kwargs |= named
+    for role, name in named.items():
+        setattr(words, role, name)
+        setattr(words, f"{role}_id", ids[name])
+    rope = {"rope_type": "dynamic", "alpha": 1000.0, "factor": 1.0, "mrope_section": [4, 4, 4, 4], "rope_theta": 1e4}
+    config = HunYuanVLConfig(
+        text_config=QWEN2_TEXT | dict(
+            head_dim=32, rope_parameters=rope, bos_token_id=ids["<|begin|>"], eos_token_id=ids["<|end|>"],
+            pad_token_id=ids["<pad>"],
+        ),
+        vision_config=dict(
+            hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=2, out_hidden_size=64,
+            text_hidden_size=64,
+        ),
+        image_token_id=ids["<image>"], im_start_id=ids["<im_start>"], im_end_id=ids["<im_end>"],
+        im_newline_id=ids["<im_newline>"], tie_word_embeddings=False, dtype="float32",
+    )  # fmt: skip
+    processor = HunYuanVLProcessor(HunYuanVLImageProcessor(), words, chat_template=template)
+    save(folder, HunYuanVLForConditionalGeneration(config), processor, ids["<|end|>"])
+
+
+def deepseek_ocr(folder):
+    """The towers' sizes are fixed in vLLM (SAM-B and CLIP-L, 0.4B), so this one is not tiny."""
+    layer = {
+        "self_attn.qkv_proj.weight": (3072, 1024), "self_attn.qkv_proj.bias": (3072,),
+        "self_attn.out_proj.weight": (1024, 1024), "self_attn.out_proj.bias": (1024,),
+        "layer_norm1.weight": (1024,), "layer_norm1.bias": (1024,), "layer_norm2.weight": (1024,),
+        "layer_norm2.bias": (1024,), "mlp.fc1.weight": (4096, 1024), "mlp.fc1.bias": (4096,),
+        "mlp.fc2.weight": (1024, 4096), "mlp.fc2.bias": (1024,),
+    }  # fmt: skip
+    shapes = {
+        "vision_model.embeddings.class_embedding": (1024,),
+        "vision_model.embeddings.patch_embedding.weight": (1024, 3, 14, 14),
+        "vision_model.embeddings.position_embedding.weight": (257, 1024),
+        "vision_model.pre_layrnorm.weight": (1024,), "vision_model.pre_layrnorm.bias": (1024,),
+        "image_newline": (64,),
+    }  # fmt: skip
+    for number in range(24):
+        shapes |= {f"vision_model.transformer.layers.{number}.{name}": shape for name, shape in layer.items()}
+    deepseek(folder, "DeepseekOCRForCausalLM", shapes, 1024, 2048)
+
+
+def unlimited_ocr(folder):
+    deepseek_ocr(folder)
+    config = json.loads(Path(folder, "config.json").read_text())
+    write(folder, "config.json", config | {"architectures": ["UnlimitedOCRForCausalLM"], "model_type": "unlimited-ocr"})
+
+
+def deepseek_ocr2(folder):
+    """As `deepseek_ocr`, with a Qwen2 of 24 layers in the place of CLIP."""
+    layer = {
+        "self_attn.q_proj.weight": (896, 896), "self_attn.q_proj.bias": (896,), "self_attn.k_proj.weight": (128, 896),
+        "self_attn.k_proj.bias": (128,), "self_attn.v_proj.weight": (128, 896), "self_attn.v_proj.bias": (128,),
+        "self_attn.o_proj.weight": (896, 896), "mlp.gate_proj.weight": (4864, 896), "mlp.up_proj.weight": (4864, 896),
+        "mlp.down_proj.weight": (896, 4864), "input_layernorm.weight": (896,),
+        "post_attention_layernorm.weight": (896,),
+    }  # fmt: skip
+    shapes = {
+        "qwen2_model.model.model.norm.weight": (896,), "qwen2_model.query_768.weight": (144, 896),
+        "qwen2_model.query_1024.weight": (256, 896),
+    }  # fmt: skip
+    for number in range(24):
+        shapes |= {f"qwen2_model.model.model.layers.{number}.{name}": shape for name, shape in layer.items()}
+    deepseek(folder, "DeepseekOCR2ForCausalLM", shapes, 896, 896)
+
+
+def deepseek(folder, name, shapes, width, projected):
+    """A small DeepSeek V2 of plain attention and experts, SAM-B giving `width` channels, the tensors of `shapes`, and
+    a projector of `projected` channels.
+    """
+    import torch
+    from safetensors.torch import save_file
+
+    begin, end, pad = (f"<｜{role}｜>" for role in ("begin▁of▁sentence", "end▁of▁sentence", "▁pad▁"))
+    words, ids = tokenizer([begin, end, pad, "<image>", "<|grounding|>"], None, end, pad)
+    words.bos_token = begin
+    shapes = shapes | sam(width) | {
+        "view_seperator": (64,), "projector.layers.weight": (64, projected),
+        "projector.layers.bias": (64,), "embed_tokens.weight": (320, 64), "norm.weight": (64,),
+    }  # fmt: skip
+    for number in range(2):
+        experts = ["mlp"] if not number else [f"mlp.experts.{expert}" for expert in range(4)] + ["mlp.shared_experts"]
+        layer = {f"self_attn.{letter}_proj.weight": (64, 64) for letter in "qkvo"}
+        layer |= {"input_layernorm.weight": (64,), "post_attention_layernorm.weight": (64,)}
+        layer |= {"mlp.gate.weight": (4, 64)} if number else {}
+        for expert in experts:
+            layer |= {f"{expert}.{way}_proj.weight": (128, 64) for way in ("gate", "up")}
+            layer |= {f"{expert}.down_proj.weight": (64, 128)}
+        shapes |= {f"layers.{number}.{part}": shape for part, shape in layer.items()}
+    torch.manual_seed(0)
+    weights = {"lm_head.weight": torch.randn(320, 64) * WIDE}  # stored in bfloat16: half the 1.6 GB
+    for part, shape in shapes.items():
+        # Fan-in decides the spread, as the towers are wide: their sums stay near one.
+        spread = WIDE * 8 / max(64, torch.Size(shape[1:]).numel()) ** 0.5
+        vector = torch.zeros(shape) if part.endswith("bias") else torch.ones(shape)
+        weights[f"model.{part}"] = (torch.randn(shape) * spread if len(shape) > 1 else vector).bfloat16()
+    save_file(weights, Path(folder, "model.safetensors"), {"format": "pt"})
+    text = dict(
+        architectures=["DeepseekV2ForCausalLM"], model_type="deepseek_v2", vocab_size=320, hidden_size=64,
+        intermediate_size=128, moe_intermediate_size=128, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=2, n_routed_experts=4, n_shared_experts=1, num_experts_per_tok=2, first_k_dense_replace=1,
+        topk_method="greedy", n_group=1, topk_group=1, use_mla=False, q_lora_rank=None, kv_lora_rank=None,
+        qk_nope_head_dim=0, qk_rope_head_dim=0, v_head_dim=0, max_position_embeddings=32768,
+        bos_token_id=ids[begin], eos_token_id=ids[end], tie_word_embeddings=False,
+    )  # fmt: skip
+    config = {
+        "architectures": [name], "model_type": "deepseek_vl_v2", "language_config": text, "tile_tag": "2D",
+        "projector_config": {"projector_type": "linear", "input_dim": projected, "n_embed": 64},
+        "vision_config": {"image_size": 1024}, "dtype": "float32",
+    }  # fmt: skip
+    write(folder, "config.json", text | config)
+    write(folder, "generation_config.json", {"eos_token_id": ids[end]})
+    words.save_pretrained(folder)
+
+
+def sam(width):
+    """Shapes of SAM-B's image encoder, whose last convolution gives `width` channels."""
+    shapes = {
+        "patch_embed.proj.weight": (768, 3, 16, 16), "patch_embed.proj.bias": (768,), "pos_embed": (1, 64, 64, 768),
+        "neck.0.weight": (256, 768, 1, 1), "neck.1.weight": (256,), "neck.1.bias": (256,),
+        "neck.2.weight": (256, 256, 3, 3), "neck.3.weight": (256,), "neck.3.bias": (256,),
+        "net_2.weight": (512, 256, 3, 3), "net_3.weight": (width, 512, 3, 3),
+    }  # fmt: skip
+    for number in range(12):
+        side = 64 if number % 3 == 2 else 14  # of what attention spans: the page, or a window
+        block = {
+            "norm1.weight": (768,), "norm1.bias": (768,), "norm2.weight": (768,), "norm2.bias": (768,),
+            "attn.qkv.weight": (2304, 768), "attn.qkv.bias": (2304,), "attn.proj.weight": (768, 768),
+            "attn.proj.bias": (768,), "attn.rel_pos_h": (2 * side - 1, 64), "attn.rel_pos_w": (2 * side - 1, 64),
+            "mlp.lin1.weight": (3072, 768), "mlp.lin1.bias": (3072,), "mlp.lin2.weight": (768, 3072),
+            "mlp.lin2.bias": (768,),
+        }  # fmt: skip
+        shapes |= {f"blocks.{number}.{name}": shape for name, shape in block.items()}
+    return {f"sam_model.{name}": shape for name, shape in shapes.items()}
+
+
 ARCHITECTURES = {
     made.__name__: made
     for made in (
         glm_ocr, lighton_ocr, dots_ocr, qwen2_5_vl, paddleocr_vl, qwen3_vl, qianfan_ocr, qwen3_5, lfm2, lfm2_vl,
+        deepseek_ocr, deepseek_ocr2, unlimited_ocr, hunyuan_vl,
     )
 }  # fmt: skip
 
