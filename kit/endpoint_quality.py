@@ -1,0 +1,80 @@
+"""What was read against confirmed pages: character error rate and overlap of boxes."""
+
+import json
+import re
+import unicodedata
+from pathlib import Path
+
+BOX_OVERLAP = 0.5  # IoU from which two boxes are the same one
+LONGEST_RATIO = 20  # a text longer than this many times the true one is cut there: a loop is bad, and never endless
+
+
+def read_gold(folder, name):
+    """{"text": str or None, "boxes": list or None} of one page: NAME.md or NAME.txt, and NAME.json (a blocks document).
+
+    None where the folder has neither.
+    """
+    text = next((p.read_text(encoding="utf-8-sig") for p in gold_paths(folder, name, ".md", ".txt")), None)
+    boxes = None
+    for path in gold_paths(folder, name, ".json"):
+        boxes = [block["bbox"] for block in json.loads(path.read_text())["blocks"] if block.get("bbox")]
+    return None if text is None and boxes is None else {"text": text, "boxes": boxes}
+
+
+def gold_paths(folder, name, *suffixes):
+    return [path for suffix in suffixes if (path := Path(folder, name + suffix)).is_file()]
+
+
+def gold_quality(gold, markdown, document):
+    """{"cer", "iou_mean", "precision", "recall", "f1"} of one page; None for what the gold does not hold.
+
+    Boxes count only where the answer has blocks: a model that gives none was not asked for them.
+    """
+    quality = {"cer": None, "iou_mean": None, "precision": None, "recall": None, "f1": None}
+    if gold["text"] is not None and markdown is not None:
+        quality["cer"] = character_error_rate(gold["text"], markdown)
+    if gold["boxes"] is not None and document is not None:
+        quality |= box_agreement(gold["boxes"], [b["bbox"] for b in document["blocks"] if b["bbox"]])
+    return quality
+
+
+def character_error_rate(true, read):
+    """Edits (insert, delete, replace) per character of the true text, in NFC and with white space made one space."""
+    from rapidfuzz.distance import Levenshtein
+
+    true, read = (re.sub(r"\s+", " ", unicodedata.normalize("NFC", text)).strip() for text in (true, read))
+    read = read[: LONGEST_RATIO * len(true) + 10_000]
+    if not true:
+        return 0.0 if not read else 1.0
+    return round(Levenshtein.distance(true, read) / len(true), 4)
+
+
+def box_agreement(true, read):
+    """Precision, recall and F1 of boxes, whatever their labels, and the mean IoU of those that agree.
+
+    Pairs are those with the largest sum of IoU among pairs of at least BOX_OVERLAP: taking them in order finds fewer.
+    """
+    import numpy as np
+    from scipy.optimize import linear_sum_assignment
+
+    if not true or not read:
+        return {"iou_mean": None, "precision": 0.0, "recall": 0.0, "f1": float(not true and not read)}
+    overlaps = np.array([[box_overlap(a, b) for b in read] for a in true])
+    overlaps[overlaps < BOX_OVERLAP] = 0
+    pairs = [overlaps[pair] for pair in zip(*linear_sum_assignment(-overlaps), strict=True) if overlaps[pair] > 0]
+    precision, recall = len(pairs) / len(read), len(pairs) / len(true)
+    return {
+        "iou_mean": round(float(np.mean(pairs)), 4) if pairs else None,
+        "precision": round(precision, 4),
+        "recall": round(recall, 4),
+        "f1": round(2 * precision * recall / (precision + recall), 4) if pairs else 0.0,
+    }
+
+
+def box_overlap(a, b):
+    """Area of the intersection over area of the union of two boxes [x0, y0, x1, y1]."""
+    across, down = min(a[2], b[2]) - max(a[0], b[0]), min(a[3], b[3]) - max(a[1], b[1])
+    if across <= 0 or down <= 0:
+        return 0.0
+    areas = [(box[2] - box[0]) * (box[3] - box[1]) for box in (a, b)]
+    return across * down / (sum(areas) - across * down)
