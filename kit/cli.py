@@ -47,16 +47,21 @@ def option_parser(recipe, add_options=None):
     add("--keep-extension", action="store_true", help="name files x.png.md, for inputs that differ by suffix only")
 
     engines = recipe.get("engines") or (["offline", "serve"] if recipe["engine"] == "vllm" else [recipe["engine"]])
+
+    def served(*flags, help, **how):
+        """An option that a recipe whose model only runs in worker processes takes, and does not list."""
+        add(*flags, help=argparse.SUPPRESS if engines == ["local"] else help, **how)
+
     add("--engine", choices=engines, help=f"how the model runs ({', '.join(engines)}; default: the faster here)")
-    add("--endpoint", metavar="URL", help="OpenAI-compatible server that is already running, e.g. http://host:8000/v1")
+    served("--endpoint", metavar="URL", help="OpenAI-compatible server that runs already, e.g. http://host:8000/v1")
     add("--model", default=recipe["model"], help="model id or folder (default %(default)s)")
     add("--revision", default=recipe.get("revision"), help="revision of the model (default %(default)s)")
-    add("--max-model-len", type=positive, default=recipe.get("max_model_len"), help="context (default %(default)s)")
-    add("--max-tokens", type=positive, help=f"longest answer (default {recipe.get('max_tokens')})")
-    add("--gpu-memory-utilization", type=float, default=(recipe.get("engine_args") or {}).get("gpu_memory_utilization"),
-        help="fraction of GPU memory for the engine (default %(default)s)")  # fmt: skip
-    add("--window", "--batch-size", type=positive, help="pages in flight (default: from the engine and the memory)")
-    add("--retries", type=int, default=1, help="times a looping or broken answer is asked again (default 1)")
+    served("--max-model-len", type=positive, default=recipe.get("max_model_len"), help="context (default %(default)s)")
+    served("--max-tokens", type=positive, help=f"longest answer (default {recipe.get('max_tokens')})")
+    share = (recipe.get("engine_args") or {}).get("gpu_memory_utilization")
+    served("--gpu-memory-utilization", type=float, default=share, help="share of GPU memory (default %(default)s)")
+    served("--window", "--batch-size", type=positive, help="pages in flight (default: from the engine and the memory)")
+    served("--retries", type=int, default=1, help="times a looping or broken answer is asked again (default 1)")
     for key, value in (recipe.get("sampling") or {}).items():
         by_task = recipe.get("task_sampling", {}).items()
         default = ", ".join([str(value), *(f"{own[key]} for {task}" for task, own in by_task if key in own)])
@@ -76,9 +81,11 @@ def option_parser(recipe, add_options=None):
     add("--check", action="store_true", help="check everything that can be checked before the run, then stop")
     add("--verbose", action="store_true", help="show what the libraries log")
     if add_options:
+        shared = {action.dest for action in parser._actions}
         own = parser.add_argument_group(f"options of {recipe['name']}")
         add_options(own)
-        parser.set_defaults(own_options=[action.dest for action in own._group_actions])
+        names = [action.dest for action in own._group_actions]
+        parser.set_defaults(own_options=[name for name in names if name not in shared])  # without further names
     return parser
 
 

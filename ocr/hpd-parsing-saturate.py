@@ -3288,9 +3288,11 @@ def option_parser(recipe, add_options=None):
     add("--check", action="store_true", help="check everything that can be checked before the run, then stop")
     add("--verbose", action="store_true", help="show what the libraries log")
     if add_options:
+        shared = {action.dest for action in parser._actions}
         own = parser.add_argument_group(f"options of {recipe['name']}")
         add_options(own)
-        parser.set_defaults(own_options=[action.dest for action in own._group_actions])
+        names = [action.dest for action in own._group_actions]
+        parser.set_defaults(own_options=[name for name in names if name not in shared])  # without further names
     return parser
 
 
