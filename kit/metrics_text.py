@@ -1,0 +1,187 @@
+"""How far a read text is from the true one: character and word errors by kind, words and blocks free of order."""
+
+import re
+import unicodedata
+from collections import Counter
+
+QUOTES_AND_DASHES = {
+    **dict.fromkeys("‘’‚‛′´`‹›", "'"), **dict.fromkeys("“”„‟″«»", '"'),
+    **dict.fromkeys("‐‑‒–—―−", "-"), "…": "...",
+}  # fmt: skip
+INVISIBLE = dict.fromkeys(map(ord, "\u00ad\u200b\u200c\u200d\u2060\ufeff"))
+CUT_RATIO, CUT_EXTRA = 20, 10_000  # what is longer than ratio * truth + extra is cut: loops are bad enough
+# Scripts written without spaces between words: error rates of words say nothing about them.
+UNSPACED = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}]"
+LEAST_SIMILARITY = 0.5  # below, a block counts as not found: unrelated prose reaches 0.3 to 0.45
+
+
+def normal_text(text, profile="standard"):
+    """Text as it is compared; the same for both sides. Markup is a matter of `to_plain_text`, before this.
+
+    "diplomatic": NFC, kinds of white space unified, invisible characters dropped. "standard": also every run of white
+    space one space, words that a line end breaks joined, quotation marks, dashes and ellipses as ASCII. "lenient":
+    also NFKC (long s, ligatures, fractions), e above as umlaut, no case, no punctuation. Raises ValueError for another.
+    """
+    if profile not in ("diplomatic", "standard", "lenient"):
+        raise ValueError(f"profile is {profile!r}; choose diplomatic, standard or lenient")
+    text = unicodedata.normalize("NFC", text.replace("\r\n", "\n").replace("\r", "\n"))
+    text = re.sub(r"[^\S\n]", " ", text.translate(INVISIBLE))
+    if profile == "diplomatic":
+        return text.strip()
+    text = re.sub(r"(?<=[^\W\d_])[-\u2010\u2e17=¬] *\n+ *(?=[^\W\d_])", joined_hyphen(text), text)
+    text = "".join(QUOTES_AND_DASHES.get(letter, letter) for letter in text)
+    if profile == "lenient":
+        text = unicodedata.normalize("NFC", unicodedata.normalize("NFKC", text.replace("\u0364", "\u0308")).casefold())
+        text = "".join(" " if unicodedata.category(letter)[0] in "PS" else letter for letter in text)
+    return " ".join(text.split())
+
+
+def joined_hyphen(text):
+    """What replaces a hyphen at a line end: nothing before a small letter, else the hyphen stays, without the break."""
+    return lambda found: "" if text[found.end()].islower() else "-"
+
+
+def graphemes(text):
+    """The characters that a reader counts: a str where each is one code point, else a list of clusters."""
+    import regex
+
+    clusters = regex.findall(r"\X", text)
+    return text if len(clusters) == len(text) else clusters
+
+
+def words_of(text):
+    """Words by Unicode's word boundaries (UAX 29), without those of punctuation, symbols and marks only.
+
+    The same words as dinglehopper's.
+    """
+    import regex
+
+    return [
+        word
+        for word in regex.split(r"(?V1w)\b", unicodedata.normalize("NFC", text))
+        if any(unicodedata.category(letter) not in ("Cc", "Cf") and unicodedata.category(letter)[0] not in "MPSZ"
+               for letter in word)
+    ]  # fmt: skip
+
+
+def is_unspaced(text):
+    """True if most letters of the text belong to scripts without spaces between words."""
+    import regex
+
+    return 2 * len(regex.findall(UNSPACED, text)) > len(regex.findall(r"\p{L}", text)) > 0
+
+
+def edit_counts(true, read):
+    """{"errors", "substitutions", "insertions", "deletions", "length"} of two sequences of hashable items.
+
+    `length` is that of the truth. The kinds are those of one shortest alignment, rapidfuzz's, which jiwer counts too.
+    """
+    from rapidfuzz.distance import Levenshtein
+
+    kinds = Counter(edit.tag for edit in Levenshtein.editops(true, read))
+    return {
+        "errors": kinds.total(),
+        "substitutions": kinds["replace"],
+        "insertions": kinds["insert"],
+        "deletions": kinds["delete"],
+        "length": len(true),
+    }
+
+
+def error_rate(counts):
+    """Errors by length; may exceed 1. Of an empty truth: 0 for nothing read, 1 for anything (jiwer: the count)."""
+    return counts["errors"] / counts["length"] if counts["length"] else float(counts["errors"] > 0)
+
+
+def confusions(true, read, most=50):
+    """Counter of (true, read) pairs of characters, "" for an insertion or a deletion."""
+    from rapidfuzz.distance import Levenshtein
+
+    pairs = Counter()
+    for tag, i, j in Levenshtein.editops(true, read).as_list():
+        pairs["" if tag == "insert" else true[i], "" if tag == "delete" else read[j]] += 1
+    return Counter(dict(pairs.most_common(most)))
+
+
+def bag_scores(true, read):
+    """(precision, recall, F1) of two multisets of words: what was read, in whatever order. Both empty: 1."""
+    common, true_count, read_count = (Counter(true) & Counter(read)).total(), len(true), len(read)
+    if not true_count or not read_count:
+        return (float(true_count == read_count),) * 3
+    precision, recall = common / read_count, common / true_count
+    return precision, recall, 2 * common / (true_count + read_count)
+
+
+def cut_loops(true, read):
+    """(read, whether it was cut): no longer than CUT_RATIO times the truth and CUT_EXTRA characters."""
+    longest = CUT_RATIO * len(true) + CUT_EXTRA
+    return read[:longest], len(read) > longest
+
+
+def find_blocks(blocks, read):
+    """Where each true block stands in the read text, whatever the order: a list of (start, end, errors) or None.
+
+    Longest first, each takes the best matching span of what the others have left. It counts as found from
+    LEAST_SIMILARITY on. Spans are never shared, and a block that was torn apart is found in its largest piece only.
+    """
+    free, found = [(0, len(read))] if read else [], [None] * len(blocks)
+    for index in sorted(range(len(blocks)), key=lambda i: (-len(blocks[i]), i)):
+        block = blocks[index]
+        spans = [best_span(block, read, start, end) for start, end in free] if block else []
+        best = min(spans, default=None, key=lambda span: (span[2], span[0]))
+        if best is None or best[2] > (1 - LEAST_SIMILARITY) * max(len(block), best[1] - best[0]):
+            continue
+        found[index] = best
+        start, end = next(piece for piece in free if piece[0] <= best[0] and best[1] <= piece[1])
+        free.remove((start, end))
+        free += [piece for piece in ((start, best[0]), (best[1], end)) if piece[0] < piece[1]]
+        free.sort()
+    return found
+
+
+def best_span(block, read, start, end):
+    """(start, end, errors) of the span in read[start:end] that is most like the block."""
+    from rapidfuzz.distance import Levenshtein
+    from rapidfuzz.fuzz import partial_ratio_alignment
+
+    if end - start > len(block):
+        place = partial_ratio_alignment(block, read[start:end])
+        margin = 5 + len(block) // 10  # the window has the block's length; insertions in it push text over its edges
+        low, high = max(start, start + place.dest_start - margin), min(end, start + place.dest_end + margin)
+    else:
+        low, high = start, end
+    edits = Levenshtein.editops(block, read[low:high])
+    # What is inserted before the first and after the last character of the block is not part of the span.
+    before = sum(edit.tag == "insert" and edit.src_pos == 0 for edit in edits)
+    after = sum(edit.tag == "insert" and edit.src_pos == len(block) for edit in edits)
+    return low + before, high - after, len(edits) - before - after
+
+
+def order_free(blocks, read):
+    """{"errors", "length", "order_errors", "order_pairs", "found"} of true blocks (texts, in reading order).
+
+    `errors`: edits inside the found spans, and the characters of blocks not found or those read beside, what is more.
+    `order_errors` of `order_pairs`: pairs of found blocks that stand the other way round (Kendall's distance).
+    `found`: one similarity per block, 0 to 1.
+    """
+    spans = find_blocks(blocks, read)
+    lost = sum(len(block) for block, span in zip(blocks, spans, strict=True) if not span)
+    pieces, end = [], 0
+    for span in sorted(filter(None, spans)):
+        pieces.append(read[end : span[0]])
+        end = span[1]
+    beside = sum(len(piece.strip()) for piece in [*pieces, read[end:]])
+    errors = sum(span[2] for span in spans if span) + max(lost, beside)
+    starts = [span[0] for span in spans if span]
+    pairs = [(a, b) for place, a in enumerate(starts) for b in starts[place + 1 :]]
+    found = [
+        1 - span[2] / max(len(block), span[1] - span[0], 1) if span else 0.0
+        for block, span in zip(blocks, spans, strict=True)
+    ]
+    return {
+        "errors": errors,
+        "length": sum(map(len, blocks)),
+        "order_errors": sum(a > b for a, b in pairs),
+        "order_pairs": len(pairs),
+        "found": found,
+    }

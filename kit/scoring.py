@@ -1,0 +1,258 @@
+"""Outputs against ground truth: which page is which, the scores of a page, and the figures over all pages."""
+
+import csv
+import io
+import json
+import os
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean, median
+
+from kit.bench_outputs import Output
+from kit.metrics_blocks import formulas_in, score_blocks, score_formulas
+from kit.metrics_facts import check_fact
+from kit.metrics_stats import holm, paired_p_value, ratio_interval
+from kit.metrics_tables import score_tables, tables_in
+from kit.metrics_text import (
+    bag_scores,
+    confusions,
+    cut_loops,
+    edit_counts,
+    error_rate,
+    graphemes,
+    is_unspaced,
+    normal_text,
+    order_free,
+    words_of,
+)
+from kit.plain_text import to_plain_text
+from kit.seam import Stop
+
+PAGE_FILES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".gif", ".webp", ".bmp", ".jp2", ".heic", ".pdf")
+TRUTH_SUFFIXES = (".txt", ".md", ".html")
+
+
+@dataclass
+class Truth:
+    """The ground truth of one page: its text with or without markup, a blocks document or None, facts about it."""
+
+    text: str
+    blocks: dict | None = None
+    facts: list = field(default_factory=list)
+    strata: dict = field(default_factory=dict)
+
+
+def read_truth_folder(folder):
+    """{page name: Truth} of a folder with NAME.txt, .md or .html and NAME.json (a blocks document) for each page.
+
+    Beside page files, only what has a page counts. A form feed parts the pages of a document: NAME/page_001. What
+    `pages.jsonl` says of a page ({"name": ..., "language": ...}) is there to split figures by. Raises Stop.
+    """
+    root, texts, blocks, pages = Path(folder), {}, {}, set()
+    for path in sorted(root.rglob("*")):
+        name = path.relative_to(root).with_suffix("").as_posix()
+        if path.suffix.lower() in PAGE_FILES:
+            pages.add(name)
+        elif path.suffix in TRUTH_SUFFIXES:
+            if name in texts:
+                raise Stop(f"{folder} has two texts for {name}: keep one of .txt, .md and .html.")
+            texts[name] = path.read_text("utf-8-sig")
+        elif path.suffix == ".json":
+            document = read_blocks(path.read_text("utf-8-sig"))
+            blocks |= {name: document} if document else {}
+    for name in [name for name, text in texts.items() if "\f" in text]:
+        parts = texts.pop(name).split("\f")
+        texts |= {f"{name}/page_{number:03d}": part for number, part in enumerate(parts, 1)}
+    names = [n for n in sorted(set(texts) | set(blocks)) if not pages or {n, re.sub(r"/page_\d+$", "", n)} & pages]
+    if not names:
+        raise Stop(f"{folder} holds no ground truth: NAME.txt, NAME.md, NAME.html or NAME.json beside each page.")
+    strata = {}
+    if (root / "pages.jsonl").is_file():
+        rows = map(json.loads, (root / "pages.jsonl").read_text("utf-8").splitlines())
+        strata = {row.pop("name"): row for row in rows}
+    return {
+        name: Truth(
+            texts[name] if name in texts else blocks_text(blocks[name]), blocks.get(name), [], strata.get(name, {})
+        )
+        for name in names
+    }
+
+
+def read_blocks(text):
+    """The blocks document in a string: itself, or what a recipe's `NAME.json` holds of it. None for anything else."""
+    try:
+        document = json.loads(text) if text else None
+    except ValueError:
+        return None
+    document = document.get("blocks") if isinstance(document, dict) and "schema" not in document else document
+    return document if isinstance(document, dict) and document.get("schema") == "ocr-blocks/1" else None
+
+
+def blocks_text(document):
+    return "\n\n".join(block["content"] for block in document["blocks"] if block["content"])
+
+
+def truth_blocks(truth):
+    """The texts of the true blocks in reading order: of the blocks document, else the paragraphs of the text."""
+    if truth.blocks:
+        return [block["content"] for block in truth.blocks["blocks"] if block["content"].strip()]
+    return re.split(r"\n\s*\n", to_plain_text(truth.text))
+
+
+def score_page(truth, output, blocks=None, profile="standard"):
+    """The scores of one page, a flat dict of counts and rates; of a failed page, those of an empty reading.
+
+    `output` is an `Output`; `blocks` its blocks document. What does not apply is None.
+    """
+    said = output.text or ""
+    plain = [to_plain_text(text, cell=" ") for text in (truth.text, said)]
+    true, read = (normal_text(text, profile) for text in plain)
+    read, cut = cut_loops(true, read)
+    true, read = graphemes(true), graphemes(read)
+    counts = edit_counts(true, read)
+    raw = [graphemes(normal_text(text, "diplomatic")) for text in (truth.text, said)]
+    raw_counts = edit_counts(raw[0], cut_loops(raw[0], raw[1])[0])
+    row = {"state": output.state, "error": output.error, "flags": " ".join(output.flags) or None, "cut": cut}
+    row |= {"cer": error_rate(counts), **counts, "read_length": len(read)}
+    row |= {"cer_raw": error_rate(raw_counts), "raw_errors": raw_counts["errors"], "raw_length": len(raw[0])}
+    blank = [not text for text in plain]
+    row |= {"missed": blank[1] and not blank[0] and output.state != "error", "invented": blank[0] and not blank[1]}
+    true_text, read_text = "".join(true), "".join(read)
+    unspaced = is_unspaced(true_text)
+    words = [list(text.replace(" ", "")) if unspaced else words_of(text) for text in (true_text, read_text)]
+    word_counts = None if unspaced else edit_counts(*words)
+    row["wer"] = None if unspaced else error_rate(word_counts)
+    row |= {f"word_{kind}": None if unspaced else word_counts[kind] for kind in counts}
+    row |= dict(zip(("words_precision", "words_recall", "words_f1"), bag_scores(*words), strict=True))
+    blocks_true = [normal_text(to_plain_text(text, cell=" "), profile) for text in truth_blocks(truth)]
+    free = order_free([text for text in blocks_true if text], read_text)
+    row |= {"free_errors": free["errors"], "free_length": free["length"], "free_cer": error_rate(free)}
+    row |= {"order_errors": free["order_errors"], "order_pairs": free["order_pairs"]}
+    row |= table_and_formula_scores(truth, said)
+    row |= {f"boxes_{name}": value for name, value in (score_blocks(truth.blocks, blocks) or {}).items()}
+    checked = [check_fact(fact, said) for fact in truth.facts]
+    row |= {"facts": len(checked), "facts_passed": checked.count(True), "facts_open": checked.count(None)}
+    return row
+
+
+def table_and_formula_scores(truth, said):
+    """True tables and formulas are those of the text where it has markup, else of the blocks document."""
+    tables, formulas = tables_in(truth.text), formulas_in(truth.text)
+    for block in truth.blocks["blocks"] if truth.blocks else ():
+        if block["label"] == "formula" and not formulas_in(truth.text):
+            formulas += formulas_in(f"$${block['content'].strip('$ ')}$$")
+        elif block["label"] == "table" and not tables_in(truth.text):
+            tables += tables_in(block["content"])
+    row = {"tables": len(tables), "tables_extra": None, "teds": None, "structure": None, "tables_unscored": 0}
+    if tables:
+        scores = score_tables(tables, tables_in(said))
+        row |= {"tables_extra": scores["extra"], "tables_unscored": scores["teds"].count(None)}
+        row |= {name: mean_of(scores[name]) for name in ("teds", "structure")}
+    return row | {"formulas": len(formulas), "formula": mean_of(score_formulas(formulas, formulas_in(said)))}
+
+
+def mean_of(values):
+    values = [value for value in values if value is not None]
+    return fmean(values) if values else None
+
+
+def share(rows, part, whole):
+    total = sum(row[whole] or 0 for row in rows)
+    return sum(row[part] or 0 for row in rows) / total if total else None
+
+
+def summarise(rows, resamples=2000, level=0.95):
+    """The figures of one run over its page rows. Rates are sums by sums (micro); failed pages count as empty.
+
+    `cer_read` is of the pages that were read. `order` is the share of block pairs in the right order.
+    """
+    read = [row for row in rows if row["state"] != "error"]
+    summary = {"pages": len(rows), "failed": len(rows) - len(read), "coverage": len(read) / len(rows)}
+    summary |= {"cer": share(rows, "errors", "length")}
+    summary["cer_low"], summary["cer_high"] = ratio_interval(
+        [row["errors"] for row in rows], [row["length"] for row in rows], resamples, level
+    )
+    summary |= {"cer_read": share(read, "errors", "length"), "cer_mean": fmean(min(1, row["cer"]) for row in rows)}
+    summary |= {"cer_median": median(row["cer"] for row in rows), "cer_raw": share(rows, "raw_errors", "raw_length")}
+    summary |= {kind: share(rows, kind, "length") for kind in ("substitutions", "insertions", "deletions")}
+    summary |= {"wer": share(rows, "word_errors", "word_length"), "words_f1": fmean(row["words_f1"] for row in rows)}
+    for kind in ("substitutions", "insertions", "deletions"):
+        summary[f"word_{kind}"] = share(rows, f"word_{kind}", "word_length")
+    wrong = share(rows, "order_errors", "order_pairs")
+    summary |= {"free_cer": share(rows, "free_errors", "free_length"), "order": None if wrong is None else 1 - wrong}
+    summary |= {name: mean_of(row[name] for row in rows) for name in ("teds", "structure", "formula")}
+    summary |= {name: sum(row[name] or 0 for row in rows) for name in ("tables", "tables_extra", "tables_unscored")}
+    summary |= box_summary([row for row in rows if row.get("boxes_true") is not None])
+    summary |= {"facts": sum(row["facts"] for row in rows), "facts_open": sum(row["facts_open"] for row in rows)}
+    summary["facts_passed"] = share(rows, "facts_passed", "facts")
+    summary |= {name: sum(bool(row[name]) for row in rows) for name in ("missed", "invented", "cut")}
+    return summary | {"looped": sum("looped" in (row["flags"] or "") for row in rows)}
+
+
+def box_summary(rows):
+    """Precision, recall and F1 of boxes at IoU 0.5 over all pages that have them, and the IoU of the covered areas."""
+    summed = Counter()
+    for row in rows:
+        summed.update({name: row[f"boxes_{name}"] for name in (
+            "true", "read", "matches", "matches_75", "matches_labelled", "iou", "split", "merged",
+            "area_true", "area_read", "area_common")})  # fmt: skip
+    sides = summed["true"] + summed["read"]
+    covered = summed["area_true"] + summed["area_read"] - summed["area_common"]
+    return {
+        "box_pages": len(rows),
+        "box_precision": summed["matches"] / summed["read"] if summed["read"] else None,
+        "box_recall": summed["matches"] / summed["true"] if summed["true"] else None,
+        "box_f1": 2 * summed["matches"] / sides if sides else None,
+        "box_f1_75": 2 * summed["matches_75"] / sides if sides else None,
+        "box_f1_labelled": 2 * summed["matches_labelled"] / sides if sides else None,
+        "box_iou": summed["iou"] / summed["matches"] if summed["matches"] else None,
+        "box_split": summed["split"],
+        "box_merged": summed["merged"],
+        "box_area_iou": summed["area_common"] / covered if covered else None,
+    }
+
+
+def compare_runs(rows_of, resamples=10_000):
+    """One row per pair of runs: mean difference of their CER (each at most 1) on common pages, p-value, Holm's.
+
+    `rows_of` maps a run to {page: row}.
+    """
+    names, pairs = list(rows_of), []
+    for place, one in enumerate(names):
+        for other in names[place + 1 :]:
+            common = sorted(set(rows_of[one]) & set(rows_of[other]))
+            gaps = [min(1, rows_of[one][page]["cer"]) - min(1, rows_of[other][page]["cer"]) for page in common]
+            p_value = paired_p_value(gaps, resamples)
+            pairs.append({"a": one, "b": other, "pages": len(gaps), "cer_gap": mean_of(gaps), "p": p_value})
+            pairs[-1] |= {"a_better": sum(gap < 0 for gap in gaps), "b_better": sum(gap > 0 for gap in gaps)}
+    for pair, adjusted in zip(pairs, holm([pair["p"] for pair in pairs]), strict=True):
+        pair["p_holm"] = adjusted
+    return pairs
+
+
+def page_confusions(truth, output, profile):
+    """Counter of (true, read) characters of one page."""
+    true, read = (normal_text(to_plain_text(text, cell=" "), profile) for text in (truth.text, output.text or ""))
+    return confusions(true, cut_loops(true, read)[0])
+
+
+def csv_text(rows):
+    """Rows (dicts with about the same keys) as CSV with one header; floats with six decimals."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    said = io.StringIO()
+    writer = csv.DictWriter(said, names, lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({name: f"{v:.6f}" if isinstance(v, float) else v for name, v in row.items()})
+    return said.getvalue()
+
+
+def missing_output(reason="no output"):
+    return Output(None, "error", reason)
+
+
+def folder_blocks(folder, name):
+    path = os.path.join(folder, f"{name}.json")
+    return read_blocks(Path(path).read_text("utf-8")) if os.path.isfile(path) else None

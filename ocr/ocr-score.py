@@ -1,0 +1,2581 @@
+# /// script
+# requires-python = ">=3.10"
+# dependencies = [
+#     "datasets>=5.2.0",
+#     "huggingface_hub>=2.4.0",
+#     "rapidfuzz>=3.9",
+#     "regex>=2024.11.6",
+#     "fuzzysearch>=0.8",
+#     "apted>=1.0.3",
+#     "lxml>=5",
+#     "numpy>=1.26",
+#     "scipy>=1.15",  # the first with `rng`
+# ]
+#
+# [tool.hf-jobs]
+# flavor = "cpu-upgrade"
+# timeout = "2h"
+# secrets = ["HF_TOKEN"]
+# ///
+"""Scores outputs against ground truth: characters, words, reading order, tables, formulas, boxes, facts.
+
+    uv run ocr/ocr-score.py out --truth samples
+    uv run ocr/ocr-score.py pp=out/pp tesseract=out/tesseract --truth smoke --by language --max-cer 0.1
+    uv run ocr/ocr-score.py user/bench --truth user/pages --truth-column text --from-prs
+
+OUTPUTS are folders that recipes wrote, or a dataset with a config, a pull request or a column per model; NAME=OUTPUTS
+names a run. `--truth` is a folder with NAME.txt, NAME.md or NAME.html (and NAME.json, a blocks document) beside each
+page, or a dataset; without it, `--truth-column` is a column of the outputs themselves.
+
+Every true page counts for every run. A page that a run did not read is scored as empty, is counted in `failed` and
+`coverage`, and `cer_read` leaves it out. Both texts lose their markup, then are normalised by `--profile`:
+"diplomatic" (NFC), "standard" (and white space, broken words, quotation marks, dashes) or "lenient" (and long s,
+ligatures, case, punctuation).
+
+Output: `scores/pages.csv` (a row per page and run), `summary.json`, `confusions.csv`, `report.md`. Exit code 3 where a
+gate (`--max-cer`, `--max-wer`, `--min-teds`, `--min-coverage`) is missed.
+Hardware: any CPU. Licence: Apache-2.0. Metrics: jiwer's and dinglehopper's definitions of CER and WER; TEDS of Zhong et
+al. 2020; facts of olmOCR-bench.
+"""
+
+import argparse
+import json
+import os
+import re
+import sys
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+# >>> shared imports
+# isort: split
+import contextlib
+import csv
+import functools
+import html
+import io
+import random
+import secrets
+import shutil
+import time
+import unicodedata
+import zlib
+from dataclasses import dataclass, field
+from functools import partial
+from statistics import fmean, median
+from typing import NamedTuple
+
+# <<< shared imports
+
+GATES = {"max_cer": ("cer", 1), "max_wer": ("wer", 1), "min_teds": ("teds", -1), "min_coverage": ("coverage", -1)}
+SHOWN = {  # column of the report: key of the summary, how it is written
+    "pages": ("pages", "d"), "coverage": ("coverage", ".0%"), "CER": ("cer", ".2%"), "95 %": ("cer_ends", "s"),
+    "CER of read pages": ("cer_read", ".2%"), "sub": ("substitutions", ".2%"), "ins": ("insertions", ".2%"),
+    "del": ("deletions", ".2%"), "CER raw": ("cer_raw", ".2%"), "WER": ("wer", ".2%"), "words F1": ("words_f1", ".3f"),
+    "CER free of order": ("free_cer", ".2%"), "order": ("order", ".3f"), "TEDS": ("teds", ".3f"),
+    "TEDS structure": ("structure", ".3f"), "formulas": ("formula", ".3f"), "boxes F1": ("box_f1", ".3f"),
+    "box area IoU": ("box_area_iou", ".3f"), "facts": ("facts_passed", ".1%"), "loops": ("looped", "d"),
+    "blank for text": ("missed", "d"), "text for blank": ("invented", "d"),
+}  # fmt: skip
+
+
+def parser():
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = made.add_argument
+    add("outputs", metavar="OUTPUTS", nargs="+", help="folder or dataset, or NAME=FOLDER")
+    add("--truth", metavar="PLACE", help="folder or dataset with the ground truth")
+    add("--truth-column", metavar="COLUMN", help="column of the true text in a dataset (default: one that is named so)")
+    add("--truth-split", default="train", help="split of the truth (default train)")
+    add("--profile", choices=["diplomatic", "standard", "lenient"], default="standard", help="default standard")
+    add("--by", metavar="COLUMN", help="figures for each value of a column, or of a key in the truth's pages.jsonl")
+    add("--facts", metavar="FILE", help="facts about the pages, JSONL in olmOCR-bench's form")
+    add("--configs", nargs="+", metavar="NAME", help="these configs of the dataset only")
+    add("--columns", nargs="+", metavar="NAME", help="these text columns of one table")
+    add("--from-prs", action="store_true", help="only configs in open pull requests, whose titles end with [CONFIG]")
+    add("--text-column", action="append", default=[], metavar="CONFIG=COLUMN", help="where a config has its text")
+    add("--row-key", metavar="COLUMN", help="column that identifies a page in outputs and truth")
+    add("--split", default="train", help="split of the outputs (default train)")
+    for gate in GATES:
+        add(f"--{gate.replace('_', '-')}", type=float, metavar="RATE", help="exit code 3 for a run that misses it")
+    add("--bootstrap", type=int, default=2000, metavar="N", help="resamples of the pages (default 2000)")
+    add("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes (default: one per core)")
+    add("--out", default="scores", metavar="FOLDER", help="where results are written (default scores)")
+    return made
+
+
+# ---- Runs and their truth
+
+
+def read_runs(options):
+    """{run: (Table, text column, folder or None)} of all OUTPUTS. Raises Stop."""
+    runs = {}
+    chosen = dict(word.split("=", 1) for word in options.text_column if "=" in word)
+    for place in options.outputs:
+        name, named, path = place.partition("=")
+        path = os.path.expanduser(path if named and not os.path.exists(place) else place)
+        name = name if named and path != place else None
+        if os.path.isdir(path):
+            found = [(folder_table(folder), "markdown", str(folder)) for folder in model_folders([path])]
+            labels = [table.config for table, _, _ in found]
+        elif re.fullmatch(r"[\w.-]+/[\w.-]+", path):
+            tables, _, flat = hub_tables(path, options)
+            columns = text_columns(tables[0], options.columns) if flat else {}
+            columns = [column for column in columns if column != options.truth_column]
+            found = [(tables[0], column, None) for column in columns] if flat else [
+                (table, text_of_config(table, chosen.get(table.config))[0], None) for table in tables]  # fmt: skip
+            labels = columns if flat else [table.config for table in tables]
+        else:
+            raise Stop(f"{path} is no folder here and no dataset (ns/name).")
+        for label, run in zip(labels, found, strict=True):
+            label = label if not name else name if len(found) == 1 else f"{name}/{label}"
+            if label in runs:
+                raise Stop(f"Two runs would both be called {label}; name them: NAME={place}.")
+            runs[label] = run
+    return runs
+
+
+def read_truth(options, runs):
+    """{key: Truth}: of a folder by page name, of a dataset by what `row_names` gives first. Raises Stop."""
+    if options.truth and os.path.isdir(os.path.expanduser(options.truth)):
+        return read_truth_folder(os.path.expanduser(options.truth))
+    if options.truth:
+        if not re.fullmatch(r"[\w.-]+/[\w.-]+", options.truth):
+            raise Stop(f"--truth {options.truth} is no folder here and no dataset (ns/name).")
+        table = hub_table(options.truth, None, None, options.truth_split)
+    else:
+        table = next(iter(runs.values()))[0]
+        if not options.truth_column:
+            raise Stop("Name the ground truth: --truth FOLDER or DATASET, or --truth-column, a column of the outputs.")
+    column = options.truth_column or text_of_config(table)[0]
+    if column not in table.columns:
+        raise Stop(f"--truth-column: no column {column}. There are {', '.join(table.columns)}.")
+    truths, blocks = {}, blocks_column(table)
+    for row, text in enumerate(table.columns[column]):
+        if text is not None:
+            facts = {name: values[row] for name, values in table.facts.items()}
+            document = read_blocks(table.columns[blocks][row]) if blocks else None
+            key = next(iter(row_names(table, row, options.row_key)), f"row-{row}")
+            if key in truths:
+                raise Stop(f"Two rows of the truth are {key}. Name a column that is unique per page: --row-key COLUMN.")
+            truths[key] = Truth(text, document, [], facts)
+    return truths
+
+
+def row_names(table, row, row_key=None):
+    """What may name the page of a row, the surest first: names with and without suffix, then the base name."""
+    columns = table.columns
+    number = page_number(columns, row)
+    if row_key and row_key in columns:
+        return [str(columns[row_key][row])]
+    names = dict.fromkeys(filter(None, [columns["name"][row]] if "name" in columns else []))
+    for column in ("file_name", "id", "image_sha256", "source_row"):
+        said = columns[column][row] if column in columns else None
+        if said is None:
+            continue
+        bare = re.sub(r"\.\w{2,4}$", "", str(said))
+        several = [f"{bare}/page_{number:03d}", f"{bare}_pg{number}"] if number > 1 else []
+        names |= dict.fromkeys([str(said), *several, bare] if number == 1 else several)
+        names |= dict.fromkeys([f"{bare}/page_001"] if number == 1 else [])
+    return list(names)
+
+
+def outputs_of(run, truths, options):
+    """{key: (Output, blocks)} for every true page, and how many outputs belong to none of them."""
+    table, column, folder = run
+    places, several = {}, len(text_columns(table, None)) > 1 if folder is None else False
+    for row in range(len(table.columns[column])):
+        for name in row_names(table, row, options.row_key) or [f"row-{row}"]:
+            places.setdefault(name, row)
+    blocks, found = blocks_column(table), {}
+    for key in truths:
+        row = places.get(key, places.get(os.path.basename(key)))
+        if row is None:
+            found[key] = (missing_output(), None)
+        elif folder:
+            found[key] = (output_at(table, column, row, True), folder_blocks(folder, table.columns["name"][row]))
+        else:
+            document = read_blocks(table.columns[blocks][row]) if blocks else None
+            found[key] = (output_at(table, column, row, not several), document)
+    used = sum(output.error != "no output" for output, _ in found.values())
+    return found, len(table.columns[column]) - used
+
+
+def blocks_column(table):
+    for name, values in table.columns.items():
+        first = next((value for value in values if value), None)
+        if isinstance(first, str) and read_blocks(first):
+            return name
+    return None
+
+
+# ---- Report
+
+
+def scored(task):
+    key, truth, output, blocks, profile = task
+    return key, score_page(truth, output, blocks, profile), page_confusions(truth, output, profile)
+
+
+def report_text(summaries, pairs, by, groups, rows_of):
+    """The report in Markdown: a table of all runs, of pairs, of groups, and of all pages where these are few."""
+    columns = [name for name, (key, _) in SHOWN.items() if any(shown(one, key, "s") for one in summaries.values())]
+    lines = ["| run | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
+    for run, summary in summaries.items():
+        lines.append(f"| {run} | " + " | ".join(shown(summary, *SHOWN[name]) for name in columns) + " |")
+    if pairs:
+        lines += ["", "| a | b | pages | a better | b better | difference of mean CER | p (Holm) |", "|---" * 7 + "|"]
+        lines += [
+            f"| {p['a']} | {p['b']} | {p['pages']} | {p['a_better']} | {p['b_better']} | {p['cer_gap']:+.2%} | "
+            f"{p['p_holm']:.4f} |"
+            for p in pairs
+        ]
+    if groups:
+        lines += ["", f"| {by} | pages | " + " | ".join(f"CER {run}" for run in rows_of) + " |"]
+        lines += ["|---" * (len(rows_of) + 2) + "|"]
+        for group, figures in groups.items():
+            pages = next(iter(figures.values()))["pages"]
+            cells = " | ".join(shown(figures[run], "cer", ".2%") for run in rows_of)
+            lines.append(f"| {group} | {pages} | {cells} |")
+    keys = list(next(iter(rows_of.values())))
+    if len(keys) <= 60:
+        lines += [
+            "",
+            "| page | " + " | ".join(f"CER {run}" for run in rows_of) + " |",
+            "|---" * (len(rows_of) + 1) + "|",
+        ]
+        for key in keys:
+            cells = (("failed " if (row := rows_of[run][key])["state"] == "error" else "") + f"{row['cer']:.2%}"
+                     for run in rows_of)  # fmt: skip
+            lines.append(f"| {key} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def shown(summary, key, form):
+    if key == "cer_ends":
+        low, high = summary["cer_low"], summary["cer_high"]
+        return "" if low is None else f"{low:.2%} to {high:.2%}"
+    value = summary[key]
+    if value is None or (key in ("looped", "missed", "invented") and not value):
+        return ""
+    return str(value) if form == "s" else f"{value:{form}}"
+
+
+def missed_gates(options, summaries):
+    """Sentences on the gates that runs miss; a figure that does not exist misses none."""
+    for gate, (key, sign) in GATES.items():
+        limit = getattr(options, gate)
+        for run, summary in summaries.items():
+            if limit is not None and summary[key] is not None and sign * (summary[key] - limit) > 0:
+                yield f"{run}: {key} is {summary[key]:.4f}, the gate --{gate.replace('_', '-')} is {limit}"
+
+
+def run_scores(options):
+    runs = read_runs(options)
+    truths = read_truth(options, runs)
+    if options.facts:
+        facts = read_facts(options.facts)
+        for key, truth in truths.items():
+            truth.facts = facts.get(key) or facts.get(os.path.basename(key)) or []
+    if options.by and not any(options.by in truth.strata for truth in truths.values()):
+        raise Stop(f"--by {options.by}: the truth does not say that of any page.")
+    rows_of, confused, all_rows = {}, {}, []
+    with ProcessPoolExecutor(max(1, options.jobs)) as pool:
+        for run, read in runs.items():
+            found, beside = outputs_of(read, truths, options)
+            if all(output.error == "no output" for output, _ in found.values()):
+                pages, outputs = list(truths)[:3], row_names(read[0], 0, options.row_key)[:3]
+                raise Stop(
+                    f"{run} has no output for any page of the truth. Truth: {', '.join(pages)} ...; outputs: "
+                    f"{', '.join(outputs)} ... Name a common column: --row-key COLUMN."
+                )
+            say(f"{run}: {len(truths)} pages, {beside} outputs beside them are not scored")
+            tasks = [(key, truths[key], *found[key], options.profile) for key in truths]
+            scores = list(pool.map(scored, tasks, chunksize=4))
+            rows_of[run] = {key: row for key, row, _ in scores}
+            confused[run] = sum((pairs for _, _, pairs in scores), Counter())
+            all_rows += [{"run": run, "page": key, **truths[key].strata, **row} for key, row, _ in scores]
+    summaries = {run: summarise(list(rows.values()), options.bootstrap) for run, rows in rows_of.items()}
+    groups = {}
+    for group in sorted({str(t.strata.get(options.by)) for t in truths.values()}) if options.by else ():
+        keys = [key for key, truth in truths.items() if str(truth.strata.get(options.by)) == group]
+        groups[group] = {run: summarise([rows[key] for key in keys], 200) for run, rows in rows_of.items()}
+    pairs = compare_runs(rows_of)
+    said = {"profile": options.profile, "runs": summaries, "pairs": pairs, "by": options.by, "groups": groups}
+    report = report_text(summaries, pairs, options.by, groups, rows_of)
+    out = Path(options.out)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "pages.csv").write_text(csv_text(all_rows), "utf-8")
+    (out / "summary.json").write_text(json.dumps(said, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    (out / "report.md").write_text(report, "utf-8")
+    pairs_read = [
+        {"run": run, "true": true, "read": read, "count": count}
+        for run, counted in confused.items()
+        for (true, read), count in counted.most_common(50)
+    ]
+    (out / "confusions.csv").write_text(csv_text(pairs_read), "utf-8")
+    say(report)
+    missed = list(missed_gates(options, summaries))
+    for sentence in missed:
+        say(sentence)
+    code = 3 if missed else 0
+    short = {run: {key: one[key] for key in ("pages", "failed", "coverage", "cer", "cer_low", "cer_high", "wer",
+             "free_cer", "order", "teds", "box_f1")} for run, one in summaries.items()}  # fmt: skip
+    print(json.dumps({"tool": "ocr-score", "profile": options.profile, "runs": short, "out": str(out),
+                      "missed": missed, "exit": code}, ensure_ascii=False))  # fmt: skip
+    return code
+
+
+def main(arguments=None):
+    try:
+        return run_scores(parser().parse_args(arguments))
+    except Stop as stop:
+        say(str(stop))
+        return stop.code
+
+
+# >>> shared part: auto  (edited in kit/, stamped by tools/sync.py)
+# >>> kit/seam.py
+# The types that pass between a recipe's model part and the shared part.
+
+
+class Stop(Exception):
+    """Ends the run with one message for the user: what happened, what was found, what to type next.
+
+    `code` is the exit code: 2 for usage and preflight, 1 for a stop that the same command resumes.
+    """
+
+    def __init__(self, message, code=2):
+        super().__init__(message)
+        self.code = code
+
+
+class PageError(Exception):
+    """One page cannot be read; the message is the sentence that its row gets in `ocr_error`."""
+
+
+@dataclass
+class Page:
+    """One page as the model sees it.
+
+    `image` is RGB, upright, on white, and already inside the recipe's image bounds. `width` and `height` are the
+    pixels of the original after orientation, the space of every bbox that leaves a recipe; for a PDF page they are
+    the pixels at `dpi`. `partial` says that the file ended early and the lower part is missing.
+    """
+
+    image: object
+    width: int
+    height: int
+    dpi: int | None = None
+    partial: bool = False
+
+
+@dataclass
+class Unit:
+    """What one answer is about: a page almost always, a window of pages, a whole document, or a text cell."""
+
+    id: str
+    pages: list
+    text: str | None = None
+
+
+@dataclass
+class Item:
+    """A unit before it is decoded, as the source yields it. Picklable and small: bytes are one page's, or absent.
+
+    `parts` holds one `(data, frame)` per page: data is the encoded bytes, a local path or an `hf://` URI, and frame
+    the 0-based page of a PDF or frame of a TIFF or GIF. `row` is the row in the source split (or the position in the
+    sorted file list), `page` the 1-based page within that row or file, `pages` how many it has, `name` the output
+    name without suffix. `error` is set where the source holds nothing to read.
+    """
+
+    id: str
+    row: int
+    name: str
+    parts: list = field(default_factory=list)
+    text: str | None = None
+    page: int = 1
+    pages: int = 1
+    error: str | None = None
+
+
+class Answer(NamedTuple):
+    """What the model said to one request. `flags` are those of `flags_of`; `logprobs` one float per output token."""
+
+    text: str
+    finish_reason: str | None = "stop"
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    flags: tuple = ()
+    logprobs: list | None = None
+
+
+@dataclass
+class Parsed:
+    """A recipe's reading of one unit. `markdown` is "" for a blank page and never a sentinel.
+
+    `blocks` is a blocks document (or None), `columns` the recipe's own output columns, `flags` what the parser
+    noticed: "unparsed" (the model's protocol was broken; asked again), "repaired", or words of the recipe's own.
+    """
+
+    markdown: str | None
+    blocks: dict | None = None
+    columns: dict = field(default_factory=dict)
+    flags: list = field(default_factory=list)
+
+
+def say(message):
+    """Tells the human: stderr, flushed, so that a job log shows it at once. stdout is for the one JSON line."""
+    print(message, file=sys.stderr, flush=True)
+
+
+# <<< kit/seam.py
+
+# >>> kit/answers.py
+# What one answer is worth, and the conversation about one unit: ask, check, ask again, choose, make the row.
+
+
+ASK_AGAIN = {"looped", "degenerate"}
+# A tail is a loop when it repeats a unit of at most LOOP_UNIT characters over at least LOOP_SPAN characters (dot
+# leaders and ruled lines of forms stay below it). Compression, runs of one character counted as three: prose compresses
+# 2 to 3 times, registers written to one formula 7, tables of numbers 7, loops that go on for a page 30 and more
+# (the texts of tests/unit/test_answers.py; 345 blocks of a public run: prose about 2, loops 6 to 330).
+LOOP_UNIT, LOOP_SPAN = 250, 200
+LOOP_BYTES, LOOP_RATIO, LOOP_RATIO_TABLE = 2000, 10.0, 20.0
+
+
+def flags_of(text, finish_reason):
+    """Flags of one answer's text: "truncated", and "degenerate" or "looped". Nothing is ever trimmed."""
+    flags = ["truncated"] if finish_reason == "length" else []
+    words = text.split()
+    if len(text.strip()) >= 20 and (len(set(text.strip())) == 1 or (len(words) >= 20 and len(set(words)) == 1)):
+        return flags + ["degenerate"]
+    if loops_at_end(text) or loops_at_end(text[:-50]) or compresses_like_a_loop(text):
+        return flags + ["looped"]
+    return flags
+
+
+def loops_at_end(text):
+    """True if the text ends in one unit repeated more than 4 * (1 + 3 / length) times over LOOP_SPAN characters."""
+    for length in range(1, min(LOOP_UNIT, len(text) // 2) + 1):
+        repeats = max(int(4 * (1 + 3 / length)) + 1, -(-LOOP_SPAN // length))
+        if length * repeats <= len(text) and text.endswith(text[-length:] * repeats):
+            return True
+    return False
+
+
+def compresses_like_a_loop(text):
+    data = re.sub(r"(.)\1{3,}", r"\1\1\1", text).encode("utf-8", "replace")
+    if len(data) < LOOP_BYTES:
+        return False
+    table = text.count("<td") >= 20 or len(re.findall(r"^\s*\|.*\|\s*$", text, re.M)) >= 10
+    return len(data) / len(zlib.compress(data, 6)) > (LOOP_RATIO_TABLE if table else LOOP_RATIO)
+
+
+def one_step(request, parse):
+    """The `steps` of a recipe whose unit is one page (or one text cell) and one request."""
+
+    def steps(unit, options):
+        (answer,) = yield [request(subject(unit), options)]
+        return parse(answer, subject(unit), options)
+
+    return steps
+
+
+def subject(unit):
+    """What a recipe's function is given: the Page of a unit with one, the Unit itself for a text or several pages."""
+    return unit.pages[0] if len(unit.pages) == 1 else unit
+
+
+def complete(body, options, recipe, unit=None):
+    """The body with the run's sampling and `max_tokens` where it names none, and every image mark given its image."""
+    messages = []
+    for message in body["messages"]:
+        content = message["content"]
+        if isinstance(content, list):
+            content = [
+                {"type": "image", "image": unit.pages[0].image} if part == {"type": "image"} and unit else part
+                for part in content
+            ]
+        messages.append({**message, "content": content})
+    sampling = {key: getattr(options, key) for key in recipe.get("sampling", {}) if getattr(options, key) is not None}
+    return {"max_tokens": options.max_tokens, **sampling, **body, "messages": messages}
+
+
+def asked_again(body, answer, options, recipe, attempt):
+    """The body to ask when `answer` is not good enough, or None when asking again cannot help.
+
+    Loops and degenerate output: warmer, with the sampling opened, since a top_p near 0 or a top_k of 1 would undo the
+    temperature. Truncated: as before, with all the room that the context leaves, unless --max-tokens was given.
+    """
+    if isinstance(answer, Exception):
+        return None
+    if ASK_AGAIN & set(answer.flags):
+        return None if recipe.get("lock_sampling") else warmer(body, attempt)
+    room = options.max_model_len - answer.prompt_tokens - 16 if options.max_model_len else 0
+    if "truncated" in answer.flags and not options.max_tokens_given and room > body["max_tokens"] * 1.1:
+        return {**body, "max_tokens": room}
+    return None
+
+
+def warmer(body, attempt):
+    warm = {**body, "temperature": min(body.get("temperature", 0.0) + 0.2 * attempt, 1.0), "top_p": 0.95}
+    if "top_k" in warm:
+        warm["top_k"] = -1
+    return warm
+
+
+def better(old, new):
+    """Of two answers the one without a flag, else the one that stopped by itself, else the first."""
+    rank = [(isinstance(a, Exception), bool(getattr(a, "flags", ())), getattr(a, "finish_reason", None) != "stop")
+            for a in (old, new)]  # fmt: skip
+    return new if rank[1] < rank[0] else old
+
+
+def converse(item, unit, sha256, options, recipe, steps):
+    """The conversation about one unit: a generator that yields lists of complete bodies, is sent their answers in
+    the same order (an Answer each, or the exception that one request failed with), and returns the result row.
+
+    Each flagged answer is asked again by itself at most `options.retries` times; a unit whose parser reports
+    "unparsed" is read again as a whole; `attempts` counts all rounds. Page-level trouble never raises: it becomes the
+    row's `error`.
+    """
+    started, attempts, parsed, answers, error = time.monotonic(), 0, None, [], None
+    for attempt in range(1 + options.retries):
+        try:
+            attempts += 1
+            reading, read = steps(unit, options), []
+            bodies = next(reading)
+            while True:
+                bodies = [complete(body, options, recipe, unit) for body in bodies]
+                if attempt and not recipe.get("lock_sampling"):
+                    bodies = [warmer(body, attempt) for body in bodies]
+                got = checked((yield bodies))
+                for again in range(1, 1 + options.retries):
+                    retry = {i: asked_again(body, got[i], options, recipe, again) for i, body in enumerate(bodies)}
+                    retry = {i: body for i, body in retry.items() if body}
+                    if not retry:
+                        break
+                    attempts += 1
+                    for i, answer in zip(retry, checked((yield list(retry.values()))), strict=True):
+                        got[i] = better(got[i], answer)
+                read += got
+                failed = next((a for a in got if isinstance(a, Exception)), None)
+                bodies = reading.throw(failed) if failed else reading.send(got)
+        except StopIteration as stop:
+            if parsed is None or "unparsed" not in stop.value.flags:
+                parsed, answers, error = stop.value, read, None
+        except Exception as problem:  # a recipe's parser on hostile text, or a request that failed by itself
+            if parsed is None:
+                answers, error = read, sentence(problem)
+            break
+        if "unparsed" not in parsed.flags or recipe.get("lock_sampling"):
+            break
+    return row_of(item, unit, sha256, parsed, answers, attempts, time.monotonic() - started, error)
+
+
+def checked(answers):
+    return [a._replace(flags=tuple(flags_of(a.text, a.finish_reason))) if isinstance(a, Answer) else a for a in answers]
+
+
+def sentence(problem):
+    """An exception as one line for `ocr_error`: PageErrors are sentences already, others get their type in front."""
+    text = " ".join(str(problem).split())[:500]
+    return text if isinstance(problem, PageError) else f"{type(problem).__name__}: {text}".rstrip(": ")
+
+
+def row_of(item, unit, sha256, parsed, answers=(), attempts=0, seconds=0.0, error=None):
+    """The result row of one item: see CLAUDE.md for its keys. `unit` is None where nothing could be decoded."""
+    answers = [a for a in answers if isinstance(a, Answer)]
+    flags = dict.fromkeys(flag for a in answers for flag in a.flags)
+    if parsed is not None:
+        flags |= dict.fromkeys(parsed.flags)
+    if unit is not None and any(page.partial for page in unit.pages):
+        flags["partial"] = None
+    return {
+        "id": item.id, "row": item.row, "page": item.page, "pages": item.pages, "name": item.name,
+        "text": parsed.markdown if parsed and not error else None,
+        "blocks": json.dumps(parsed.blocks, ensure_ascii=False) if parsed and not error and parsed.blocks else None,
+        "error": error or (None if parsed else "nothing was read"),
+        "flags": list(flags),
+        "attempts": attempts,
+        "finish_reason": answers[-1].finish_reason if answers else None,
+        "prompt_tokens": sum(a.prompt_tokens for a in answers),
+        "completion_tokens": sum(a.completion_tokens for a in answers),
+        "seconds": round(seconds, 3),
+        "sha256": sha256,
+        "columns": parsed.columns if parsed and not error else {},
+    }  # fmt: skip
+
+
+def failed_row(item, problem):
+    """The row of an item that never reached the model."""
+    return row_of(item, None, None, None, error=problem if isinstance(problem, str) else sentence(problem))
+
+
+# <<< kit/answers.py
+
+# >>> kit/grounding.py
+# Text with boxes as DeepSeek-OCR and Unlimited-OCR write it: readers of both dialects, their Markdown and blocks.
+
+
+# An open vocabulary: what is not here becomes "other" and keeps its word in `raw_label`.
+GROUNDING_LABELS = {
+    "title": "title", "doc_title": "title", "sub_title": "heading", "paragraph_title": "heading",
+    "section_title": "heading", "text": "text", "paragraph": "text", "aside_text": "text", "list": "list",
+    "table": "table", "image": "picture", "figure": "picture", "picture": "picture", "chart": "picture",
+    "caption": "caption", "image_caption": "caption", "figure_caption": "caption", "table_caption": "caption",
+    "chart_caption": "caption", "figure_title": "caption", "table_title": "caption", "image_title": "caption",
+    "equation": "formula", "formula": "formula", "display_formula": "formula", "code": "code", "algorithm": "code",
+    "code_block": "code", "header": "header", "page_header": "header", "footer": "footer", "page_footer": "footer",
+    "page_number": "page_number", "footnote": "footnote", "page_footnote": "footnote", "table_footnote": "footnote",
+    "image_footnote": "footnote", "toc": "toc", "table_of_contents": "toc", "reference": "reference",
+    "ref_text": "reference", "seal": "seal", "form": "form",
+}  # fmt: skip
+BOX = re.compile(r"\[\s*(-?\d+(?:\.\d+)?(?:\s*,\s*-?\d+(?:\.\d+)?){3})\s*\]")
+END_TOKEN = "<｜end▁of▁sentence｜>"
+
+
+def ref_spans(text):
+    """Spans of DeepSeek-OCR's dialect, `<|ref|>label<|/ref|><|det|>[[x0, y0, x1, y1], ...]<|/det|>text`.
+
+    A span is (label, boxes, text): boxes of 4 numbers, maybe none; label None for text outside of spans. A span that
+    is broken or cut off keeps what is whole.
+    """
+    before, *pieces = text.replace(END_TOKEN, "").split("<|ref|>")
+    spans = [(None, [], before)]
+    for piece in pieces:
+        label, closed, rest = piece.partition("<|/ref|>")
+        if not closed:
+            spans.append((None, [], "" if piece.strip().isidentifier() else piece))
+            continue
+        det = re.match(r"\s*<\|det\|>(?:(.*?)<\|/det\|>|[\s\d.,\[\]-]*)", rest, re.DOTALL)
+        inside = det[0] if det else ""
+        spans.append((label.strip(), boxes_in(inside), rest[len(inside) :]))
+    return [(label, boxes, said.strip()) for label, boxes, said in spans if label or boxes or said.strip()]
+
+
+def det_spans(text):
+    """Spans, as of `ref_spans`, of Unlimited-OCR's dialect, `<|det|>label [x0, y0, x1, y1]<|/det|>text`."""
+    before, *pieces = re.sub(r"<\|/?ref\|>", "", text.replace(END_TOKEN, "")).split("<|det|>")
+    spans = [(None, [], before)]
+    for piece in pieces:
+        inside, closed, after = piece.partition("<|/det|>")
+        if not closed:
+            inside = re.match(r"[\w ]*\[[\d\s.,-]*\]?|", piece)[0]
+            after = "" if piece.strip().isidentifier() else piece[len(inside) :]
+        spans.append((inside.partition("[")[0].strip() or None, boxes_in(inside), after))
+    return [(label, boxes, said.strip()) for label, boxes, said in spans if label or boxes or said.strip()]
+
+
+def boxes_in(text):
+    return [[float(number) for number in found.split(",")] for found in BOX.findall(text)]
+
+
+def spans_markdown(spans):
+    """The text of all spans in their order; pictures have none, they are in the blocks."""
+    return re.sub(r"\n{3,}", "\n\n", "\n\n".join(text for _, _, text in spans if text))
+
+
+def spans_blocks(spans):
+    """Blocks for `blocks_document` with the size (999, 999): one per box. Of several boxes the first has the text."""
+    blocks = []
+    for label, boxes, text in spans:
+        kind = GROUNDING_LABELS.get((label or "text").lower().replace(" ", "_"), "other")
+        form = "html" if text.startswith("<table") else "latex" if kind == "formula" else "markdown"
+        for place, box in enumerate(boxes or ([None] if text else [])):
+            blocks.append(
+                {
+                    "bbox": box,
+                    "label": kind,
+                    "raw_label": label or "text",
+                    "format": form,
+                    "content": "" if place else text,
+                }
+            )
+    return blocks
+
+
+# <<< kit/grounding.py
+
+# >>> kit/plain_text.py
+# What a reader would see of an OCR answer: one text for judge and scorer, whatever markup a model writes.
+
+
+PLAIN_HTML_BLOCKS = (
+    "address article aside blockquote body br caption center col colgroup dd details div dl dt fieldset figcaption "
+    "figure footer form h1 h2 h3 h4 h5 h6 head header hr html legend li main nav ol option p pre section select "
+    "summary table tbody td tfoot th thead title tr ul"
+).split()
+PLAIN_HTML_INLINE = (
+    "a abbr b bdi bdo big button chem cite code del dfn em font i img input ins kbd label mark math meta link q "
+    "ruby rp rt s samp small span strike strong sub sup svg time tt u var wbr"
+).split()
+# Tags of models: Nanonets (page_number, watermark, signature), page wrappers, answers of reasoning models.
+PLAIN_MODEL_TAGS = ["answer", "image", "otsl", "page", "page_number", "signature", "watermark"]
+PLAIN_DOCTAGS = (
+    "chart checkbox_selected checkbox_unselected code doctag document_index footnote formula inline key "
+    "key_value_region list_item ordered_list page_break page_footer page_header paragraph picture reference text "
+    "title unordered_list value"
+).split()
+# A tag ends before the next "<", so that the search stays linear on hostile text; a tag cut off at the end counts.
+PLAIN_BLOCK_TAG, PLAIN_INLINE_TAG, PLAIN_DOC_TAG = (
+    re.compile(rf"</?(?:{'|'.join(names)})(?=[\s/>]|\Z)[^<>]*(?:>|\Z)", re.IGNORECASE)
+    for names in (
+        PLAIN_HTML_BLOCKS + PLAIN_MODEL_TAGS,
+        PLAIN_HTML_INLINE,
+        [*PLAIN_DOCTAGS, r"section_header_level_\d+"],
+    )
+)
+PLAIN_UNSEEN = re.compile(
+    r"<(script|style|template|think)(?=[\s>])[^<>]*>.*?(?:</\1\s*>|\Z)|<!--.*?(?:-->|\Z)", re.DOTALL | re.IGNORECASE
+)
+PLAIN_HTML_TABLE = re.compile(r"<table(?=[\s>])[^<>]*>.*?(?:</table\s*>|\Z)", re.DOTALL | re.IGNORECASE)
+PLAIN_ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-zA-Z][a-zA-Z0-9]{1,30});")
+PLAIN_FRONT_MATTER = re.compile(r"\A\s*---\n(?:[\w-]+:[^\n]*\n)+---(?:\n|\Z)")
+PLAIN_FENCE = re.compile(r"^[ \t]*(?:```+|~~~+)[\w+-]*[ \t]*$", re.MULTILINE)
+PLAIN_RULE = re.compile(r"[-*_=](?:[ \t]*[-*_=]){2,}")
+PLAIN_TABLE_LINE = re.compile(r"[ \t]*\|?(?:[ \t]*:?-+:?[ \t]*\|)+(?:[ \t]*:?-+:?[ \t]*)?")
+PLAIN_MATH = re.compile(
+    r"\$\$([^$]+)\$\$|\\\[((?:[^\\]|\\[^\[\]])+)\\\]|\\\(((?:[^\\]|\\[^()])+)\\\)|(?<![\\$\w])\$(?![\s$])([^$\n]{1,500}?)(?<![\s\\])\$(?![\d$])",
+)
+PLAIN_CELL = "\0"  # stands between two cells until the end: no printed bar is taken for it
+
+
+def to_plain_text(text, cell=" | "):
+    """Plain text of Markdown, HTML, OTSL, DocTags or grounded text: words in their order, no markup.
+
+    Rows of tables become lines with `cell` between the cells. Removed are boxes and their labels, page wrappers, front
+    matter, fences, pictures, comments, hidden HTML, and the marks of headings, lists, emphasis and formulas; LaTeX
+    inside of formulas stays. Angle brackets that are no known tag (`<torn>`, `<illegible>`) stay. Blank lines are at
+    most one in a row. Never raises on a str; cut and broken markup is read as far as it goes.
+    """
+    text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\f", "\n").replace(PLAIN_CELL, " ")
+    text = re.sub(r"[^\S\n]+", " ", text)
+    if "<|ref|>" in text:
+        text = spans_markdown(ref_spans(text))
+    elif "<|det|>" in text:
+        text = spans_markdown(det_spans(text))
+    text = PLAIN_UNSEEN.sub("\n", text)
+    text = PLAIN_FENCE.sub("", PLAIN_FRONT_MATTER.sub("", text))
+    text = drop_tags(text)
+    text = drop_markdown(text)
+    text = re.sub(rf"[^\S\n]*{PLAIN_CELL}[^\S\n]*", cell.replace("\\", r"\\"), re.sub(r"[^\S\n]+", " ", text))
+    lines = (" ".join(line.split()) for line in text.split("\n"))
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
+
+
+def drop_tags(text):
+    if re.search(r"<(?:loc_\d+|doctag)>", text):
+        text = PLAIN_DOC_TAG.sub("\n", re.sub(r"<loc_\d+>", "", text))
+    # OTSL: a token opens a cell; continuations of merged cells have no text.
+    text = re.sub(r"[ \t]*<nl>[ \t]*", "\n", re.sub(r"<(?:lcel|ucel|xcel)>", "", text))
+    text = re.sub(r"(?:(?<=\n)|\A|(?<=<otsl>))[ \t]*<(?:fcel|ecel|ched|rhed|srow)>", "", text)
+    text = re.sub(r"[ \t]*<(?:fcel|ecel|ched|rhed|srow)>", PLAIN_CELL, text)
+    text = PLAIN_HTML_TABLE.sub(lambda found: plain_table(found[0]), text)
+    text = PLAIN_INLINE_TAG.sub("", PLAIN_BLOCK_TAG.sub("\n", text))
+    return PLAIN_ENTITY.sub(lambda found: html.unescape(found[0]), text)
+
+
+def plain_table(table):
+    table = re.sub(r"</(?:caption|thead|tbody|tr)\s*>|<tr(?=[\s>])[^<>]*>", "\n\n", " ".join(table.split()))
+    table = re.sub(r"<t[dh](?=[\s/>])[^<>]*>", PLAIN_CELL, table, flags=re.IGNORECASE)
+    rows = (
+        PLAIN_INLINE_TAG.sub("", PLAIN_BLOCK_TAG.sub(" ", row)).strip().removeprefix(PLAIN_CELL)
+        for row in table.split("\n")
+    )
+    return "\n\n" + "\n".join(row for row in rows if row) + "\n\n"
+
+
+def drop_markdown(text):
+    text = re.sub(r"!\[[^\[\]\n]*\]\([^)\n]*\)", "", text)
+    text = re.sub(r"\[([^\[\]\n]+)\]\((?:https?:|mailto:|#|/|\./)[^)\n]*\)", r"\1", text)
+    text = re.sub(r"\[\^([^\]\s]{1,20})\]:?", r"\1", text)
+    text = PLAIN_MATH.sub(lambda found: next(filter(None, found.groups())).strip(), text)
+    text = "\n".join(plain_lines(text.split("\n")))
+    inside = r"([^{0}\s](?:(?:[^{0}\n]|\n(?!\n))*[^{0}\s])?)"
+    for mark in (r"\*\*", r"(?<![*\w\\])\*(?!\*)", r"\*\*", r"(?<![\w\\])__?"):
+        letter = "_" if "_" in mark else "*"
+        close = {r"\*\*": r"\*\*", "_": r"__?(?!\w)"}.get(letter if letter == "_" else mark, r"\*(?![*\w])")
+        text = re.sub(mark + inside.format(letter) + close, r"\1", text)
+    text = re.sub(r"~~([^~\n]+)~~", r"\1", text)
+    text = re.sub(r"`([^`\n]+)`", r"\1", text)
+    return re.sub(r"\\([\\`*_{}\[\]()#+\-.!|$%&<>~])", r"\1", text)
+
+
+def plain_lines(lines):
+    in_table = False
+    for number, line in enumerate(lines):
+        line = line.strip()
+        if PLAIN_TABLE_LINE.fullmatch(line):
+            in_table = True
+            continue
+        if PLAIN_RULE.fullmatch(line):
+            continue
+        opens = number + 1 < len(lines) and "|" in line and PLAIN_TABLE_LINE.fullmatch(lines[number + 1].strip())
+        in_table = bool(opens) or (in_table and "|" in line)
+        if in_table or (line.startswith("|") and line.endswith("|") and line.count("|") > 1):
+            inner = line.removeprefix("|")
+            inner = inner[:-1] if inner.endswith("|") and not inner.endswith("\\|") else inner
+            yield PLAIN_CELL.join(part.strip() for part in re.split(r"(?<!\\)\|", inner))
+            continue
+        line = re.sub(r"^(?:> ?)+", "", line)
+        line = re.sub(r"^#{1,6}(?:[ \t]+|$)", "", line)
+        line = re.sub(r"^[-*+] \[([ xX])\] ", lambda found: "☐ " if found[1] == " " else "☑ ", line)
+        yield re.sub(r"^[-*+•][ \t]+", "", line)
+
+
+# <<< kit/plain_text.py
+
+# >>> kit/storage.py
+# Where results are kept, a folder here or in a bucket, and the patience that every write to the Hub needs.
+
+
+FIRST_WAIT, LONGEST_WAIT, PATIENCE = 2.0, 60.0, 600.0  # seconds
+FIRST_PATIENCE = 30.0  # before anything has been read
+
+
+def persist(call, patience=None):
+    """`call()`, again with growing waits while the Hub is busy: conflicts (409, 412), 408, 429, 5xx, lost connections.
+
+    A `Retry-After` is honoured. Needed because huggingface_hub 2.4 retries neither commits nor repository creation.
+    Raises the last error after `patience` (PATIENCE) seconds, any other error at once.
+    """
+    wait, end = FIRST_WAIT, time.monotonic() + (PATIENCE if patience is None else patience)
+    while True:
+        try:
+            return call()
+        except Exception as error:
+            asked = getattr(getattr(error, "response", None), "headers", {}).get("retry-after", "")
+            pause = max(float(asked) if asked.isdigit() else 0.0, wait * random.uniform(0.5, 1))
+            if not _is_passing(error) or time.monotonic() + pause > end:
+                raise
+            said = "The Hub answered" if hasattr(error, "response") else "The Hub cannot be reached"
+            say(f"{said}: {first_line(error)}. Trying again in {pause:.0f} s.")
+            time.sleep(pause)
+            wait = min(2 * wait, LONGEST_WAIT)
+
+
+def _is_passing(error):
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status is not None:
+        return status in (408, 409, 412, 425, 429) or status >= 500
+    transports = ("httpx", "httpx2", "httpcore", "requests", "urllib3")  # the client library differs by hub version
+    if isinstance(error, (ConnectionError, TimeoutError)) or type(error).__module__.split(".")[0] in transports:
+        return True
+    if isinstance(error, RuntimeError) and "xet" in str(error).lower():  # hf_xet's failures have no class of their own
+        return True
+    return error.__cause__ is not None and _is_passing(error.__cause__)
+
+
+def first_line(error):
+    """One line about an exception: its type and the first line of its message."""
+    return f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0]}"
+
+
+def unique_stamp():
+    """A name part that sorts by time and is unique across processes and machines."""
+    return f"{time.time_ns() // 1_000_000:013d}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def open_storage(uri):
+    """A `BucketFolder` for `hf://buckets/...`, else a `LocalFolder`. Raises Stop where the bucket cannot be made."""
+    return BucketFolder(uri) if uri.startswith("hf://buckets/") else LocalFolder(uri)
+
+
+class LocalFolder:
+    """Files under one folder. A file appears whole or not at all; what is half written lies under `.tmp`."""
+
+    def __init__(self, path):
+        self.where = str(path)
+        self.root = Path(path).expanduser()
+        self.scratch = self.root / ".tmp"
+
+    def claim(self, name):
+        """Takes a lock that ends with this process, or with `close` of what is returned. Raises Stop if it is taken."""
+        try:
+            import fcntl
+        except ImportError:  # Windows
+            return io.BytesIO()
+        self.scratch.mkdir(parents=True, exist_ok=True)
+        lock = open(self.scratch / f"{name}.lock", "wb")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
+            raise Stop(
+                f"Another run of this command is at work in {self.where}. Wait for it, or share the work by --shard "
+                "0/2 and --shard 1/2.",
+                code=1,
+            ) from None
+        except OSError:  # a mount without locks
+            pass
+        return lock
+
+    def list(self):
+        """The relative paths of all files, sorted."""
+        found, folders = [], [str(self.root)] if self.root.is_dir() else []
+        while folders:
+            for entry in os.scandir(folders.pop()):
+                if not entry.is_dir(follow_symlinks=False):
+                    found.append(os.path.relpath(entry.path, self.root).replace(os.sep, "/"))
+                elif entry.name != ".tmp":
+                    folders.append(entry.path)
+        return sorted(found)
+
+    def open(self, name):
+        """A binary file to read."""
+        return open(self.root / name, "rb")
+
+    def write(self, files):
+        """Writes each of `files`, a dict from relative path to bytes. Raises OSError."""
+        self.scratch.mkdir(parents=True, exist_ok=True)
+        for name, data in files.items():
+            part, target = self.scratch / unique_stamp(), self.root / name
+            part.write_bytes(data)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(part, target)
+
+    def remove(self, names):
+        """Removes files, what killed runs left half written, and then the folder if it is empty."""
+        for name in names:
+            (self.root / name).unlink(missing_ok=True)
+        shutil.rmtree(self.scratch, ignore_errors=True)
+        with contextlib.suppress(OSError):  # something else is kept there
+            self.root.rmdir()
+            if self.root.parent.name == ".ocr-runs":
+                self.root.parent.rmdir()
+
+
+class BucketFolder:
+    """The same methods over a folder of a bucket, made private where it is missing. All wait out a busy Hub."""
+
+    scratch = None
+
+    def __init__(self, uri):
+        from huggingface_hub import HfApi, HfFileSystem
+        from huggingface_hub.errors import HfHubHTTPError
+
+        owner, name, *path = uri.removeprefix("hf://buckets/").strip("/").split("/")
+        self.where, self.bucket, self.prefix = uri, f"{owner}/{name}", "".join(f"{part}/" for part in path)
+        self.api, self.files = HfApi(), HfFileSystem(skip_instance_cache=True)
+        try:
+            persist(lambda: self.api.create_bucket(self.bucket, private=True, exist_ok=True))
+        except HfHubHTTPError as error:
+            raise Stop(
+                f"The bucket {self.bucket} cannot be made or written: {first_line(error)}. "
+                "Name another place: --checkpoint hf://buckets/OWNER/NAME/FOLDER or --checkpoint FOLDER."
+            ) from error
+
+    def claim(self, name):
+        """Nothing: a bucket has no locks. Two runs at once read pages twice, and lose none."""
+        return io.BytesIO()
+
+    def list(self):
+        self.files.invalidate_cache()
+        tree = persist(lambda: list(self.api.list_bucket_tree(self.bucket, self.prefix or None, recursive=True)))
+        return sorted(entry.path.removeprefix(self.prefix) for entry in tree if entry.type == "file")
+
+    def open(self, name):
+        return persist(lambda: self.files.open(f"hf://buckets/{self.bucket}/{self.prefix}{name}", "rb"))
+
+    def write(self, files):
+        added = [(data, self.prefix + name) for name, data in files.items()]
+        if added:
+            persist(lambda: self.api.batch_bucket_files(self.bucket, add=added))
+
+    def remove(self, names):
+        gone = [self.prefix + name for name in names]
+        if gone:
+            persist(lambda: self.api.batch_bucket_files(self.bucket, delete=gone))
+
+
+# <<< kit/storage.py
+
+# >>> kit/bench_outputs.py
+# The outputs of several models over the same pages, joined on what identifies a page and never on its position.
+
+
+# What may identify a page, the surest first; the first that is filled and unique in every output decides. Rows of a
+# multi-page file share all but the page number.
+PAGE_KEYS = (
+    ("image_sha256",),
+    ("image_sha256", "source_row"),
+    ("b_number", "page_index"),
+    ("source_row",),
+    ("id",),
+    ("file_name",),
+    ("name",),
+)
+PAGE_NUMBERS = ("ocr_page", "page")  # the first that is there: `page` may be a column of the input's own
+TEXT_NAMES = ("markdown", "ocr", "text")  # names of text columns; "text" only as it stands
+NOT_TEXT = re.compile(r"(^|_)(error|flags|status|page|info|blocks|sha256|finish_reason)$")
+SUSPECT_FLAGS = {"truncated", "looped", "degenerate", "unparsed"}
+GOOD_STATUS = {"", "ok", "success", "done", "completed"}
+USABLE = ("ok", "blank", "suspect")
+
+
+class Output(NamedTuple):
+    """One model's reading of one page. `state`:
+
+    "ok"; "error", with the reason in `error` and no text; "blank", nothing visible; "suspect", with the reasons in
+    `flags`: a loop, an answer cut at the token limit, or a broken protocol.
+    """
+
+    text: str | None
+    state: str
+    error: str | None = None
+    flags: tuple = ()
+
+
+@dataclass
+class Contestant:
+    """One model's run: `outputs` maps a page's key to its `Output`, for every page of the bench.
+
+    `name` is unique in the bench: the model id, or `short (config)` where two runs have the same model. `revision` is
+    the commit that was read, None for a folder. `kind` is the column's type, `missing` how many pages it has no row
+    for. `info` is the entry of `inference_info` that both `model` and `column` are from ({} where there is none).
+    """
+
+    name: str
+    model: str
+    config: str
+    revision: str | None
+    column: str
+    kind: str
+    info: dict
+    outputs: dict = field(default_factory=dict)
+    missing: int = 0
+
+    def coverage(self):
+        """Pages with usable output by pages attempted."""
+        return sum(output.state in USABLE for output in self.outputs.values()) / max(1, len(self.outputs))
+
+    def states(self):
+        """How many pages are in each state."""
+        return dict(Counter(output.state for output in self.outputs.values()))
+
+
+@dataclass
+class Bench:
+    """All runs over the same pages.
+
+    `keys` are the pages in a stable order; `key_columns` what they are made of; `image(key)` gives `(data, frame)` for
+    `open_page`, or None where no image is known; `facts(key)` the columns of the input that all runs carry, for
+    strata; `source` the dataset or folders, `revision` the commit of its main branch or None.
+    """
+
+    source: str
+    revision: str | None
+    contestants: list
+    keys: list
+    key_columns: tuple
+    pages: dict = field(repr=False, default_factory=dict)  # key -> (table, row number) of the first run with the page
+    images: object = field(repr=False, default=None)
+
+    def facts(self, key):
+        table, row = self.pages[key]
+        return {name: values[row] for name, values in table.facts.items()}
+
+    def image(self, key):
+        table, row = self.pages[key]
+        return table.image(row) or (self.images(table, row) if self.images else None)
+
+
+@dataclass
+class Table:
+    """The rows of one config or folder before they are joined: `columns` maps names to lists, images left out.
+
+    `image(row)` gives `(data, frame)` or None, `types` the type of every column as text, `facts` are the columns of
+    the input (strings, numbers).
+    """
+
+    config: str
+    revision: str | None
+    columns: dict
+    types: dict
+    image: object
+    facts: dict = field(default_factory=dict)
+
+
+def add_bench_options(add):
+    """The options that say which outputs to read; `add` is `parser.add_argument`."""
+    add("bench", metavar="BENCH", nargs="*", help="dataset ns/name with one config per model, or one folder per model")
+    add("--configs", nargs="+", metavar="NAME", help="these configs only")
+    add("--columns", nargs="+", metavar="NAME", help="these text columns of one table only")
+    add("--from-prs", action="store_true", help="only configs in open pull requests, whose titles end with [CONFIG]")
+    add("--text-column", action="append", default=[], metavar="CONFIG=COLUMN", help="where a config has its text")
+    add("--row-key", metavar="COLUMN", help="column that identifies a page (default: image_sha256, then others)")
+    add("--assume-aligned", action="store_true", help="row n of every config is the same page; nothing is checked")
+    add("--split", default="train", help="split of the dataset (default train)")
+    add("--images", metavar="FOLDER", help="folder with the page images, where the outputs do not hold them")
+    add("--max-samples", type=int, metavar="N", help="N pages only, drawn at random")
+    add("--seed", type=int, default=42, help="seed of every draw (default 42)")
+
+
+def load_bench(options, least=2):
+    """The `Bench` of at least `least` runs that the options of `add_bench_options` name, described on stderr.
+
+    Discovery: `--columns`; `--configs`; `--from-prs`; folders; else open pull requests and the configs of the main
+    branch (without `default`, a pull request wins), else all text columns of one table. Raises Stop where outputs are
+    missing, ambiguous, or cannot be joined.
+    """
+    places = [options.bench] if isinstance(options.bench, str) else options.bench
+    if not places:
+        raise Stop("Name a dataset (ns/name) with one config per model, or one folder per model.")
+    chosen = dict(word.split("=", 1) for word in options.text_column if "=" in word)
+    if bad := [word for word in options.text_column if "=" not in word]:
+        raise Stop(f"--text-column {bad[0]}: write CONFIG=COLUMN.")
+    folders = [place for place in places if os.path.isdir(os.path.expanduser(place))]
+    if folders and len(folders) < len(places):
+        raise Stop(f"{next(p for p in places if p not in folders)} is no folder here; name folders or one dataset.")
+    if folders:
+        tables, source, revision = [folder_table(place) for place in model_folders(folders)], " ".join(places), None
+        runs = [(table, *text_of_config(table, chosen.get(table.config))) for table in tables]
+    elif len(places) == 1:
+        source = places[0]
+        tables, revision, flat = hub_tables(source, options)
+        if flat:
+            runs = [(tables[0], column, info) for column, info in text_columns(tables[0], options.columns).items()]
+        else:
+            runs = [(table, *text_of_config(table, chosen.get(table.config))) for table in tables]
+    else:
+        raise Stop(f"{places[0]} is no folder here; name one dataset, or one folder per model.")
+    if unknown := set(chosen) - {table.config for table in tables}:
+        raise Stop(f"--text-column: no config {min(unknown)}. There are {', '.join(t.config for t in tables)}.")
+    if len(runs) < least:
+        raise Stop(f"Only one run, {runs[0][0].config} ({runs[0][1]}), and it takes {least}: --configs or --columns.")
+    bench = join_runs(runs, options)
+    bench.source, bench.revision = source, revision
+    if options.images:
+        bench.images = lambda table, row: image_in_folder(options.images, table, row)
+    if not 0 < (options.max_samples or 1):
+        raise Stop(f"--max-samples {options.max_samples} is not above 0.")
+    if options.max_samples and options.max_samples < len(bench.keys):
+        drawn = set(random.Random(options.seed).sample(bench.keys, options.max_samples))
+        bench.keys = [key for key in bench.keys if key in drawn]
+        for contestant in bench.contestants:
+            contestant.outputs = {key: contestant.outputs[key] for key in bench.keys}
+    describe_bench(bench)
+    return bench
+
+
+def describe_bench(bench):
+    """Says what was understood of every run, before anything is spent: column, type, states, an excerpt."""
+    say(f"{len(bench.keys):,} pages of {bench.source}, told apart by {' and '.join(bench.key_columns)}:")
+    for one in bench.contestants:
+        text = next((o.text for o in one.outputs.values() if o.state == "ok"), "")
+        excerpt = " ".join(text.split())[:60]
+        states = ", ".join(f"{count} {state}" for state, count in sorted(one.states().items()))
+        say(f"  {one.name}: column {one.column} ({one.kind}) of {one.config}; {states}; {excerpt!r}")
+        if one.missing:
+            say(f"    {one.missing} of {len(bench.keys)} pages have no row in {one.config} and count as errors")
+
+
+# ---- What is there
+
+
+def hub_tables(repo, options):
+    """(tables, commit of the main branch, whether it is one table with a column per model) of a Hub dataset."""
+    from huggingface_hub import HfApi
+
+    api = HfApi()
+    try:
+        revision = persist(lambda: api.dataset_info(repo)).sha
+        requests = {} if options.columns else pull_request_configs(api, repo)
+    except Exception as error:
+        raise Stop(f"The dataset {repo} cannot be read: {first_line(error)}. Check the name and HF_TOKEN.") from error
+    names = [] if options.columns or options.from_prs else main_configs(repo, revision)
+    if options.from_prs and not requests:
+        raise Stop(f"{repo} has no open pull request whose title ends with [CONFIG]. Leave --from-prs out.")
+    if options.columns or (not requests and names in ([], ["default"])):
+        config = (options.configs or names or [None])[0]
+        return [hub_table(repo, config, revision, options.split)], revision, True
+    found = {name: revision for name in names if name != "default" or options.configs} | requests
+    if unknown := sorted(set(options.configs or ()) - set(found)):
+        raise Stop(f"{repo} has no config {', '.join(unknown)}. It has {', '.join(found)}.")
+    wanted = options.configs or list(found)
+    return [hub_table(repo, name, found[name], options.split) for name in wanted], revision, False
+
+
+def pull_request_configs(api, repo):
+    """{config: commit} of the open pull requests whose title ends with [CONFIG]; of two, the newer one."""
+    found = {}
+    listed = partial(api.get_repo_discussions, repo, repo_type="dataset", discussion_type="pull_request")
+    for request in sorted(persist(lambda: list(listed())), key=lambda request: request.num):
+        name = re.search(r"\[([^\[\]]+)\]\s*$", request.title)
+        if request.status not in ("open", "draft") or not name:
+            continue
+        if name[1] in found:
+            say(f"Two open pull requests of {repo} hold the config {name[1]}: the newer one, {request.num}, is read.")
+        ref = f"refs/pr/{request.num}"
+        found[name[1]] = persist(lambda ref=ref: api.dataset_info(repo, revision=ref)).sha
+    return found
+
+
+def main_configs(repo, revision):
+    from datasets import get_dataset_config_names
+
+    try:
+        return persist(lambda: get_dataset_config_names(repo, revision=revision))
+    except Exception:  # a repository without data of its own, whose runs are all in pull requests
+        return []
+
+
+def hub_table(repo, config, revision, split):
+    """One config of a Hub dataset as a `Table`. Images stay on disk, undecoded. Raises Stop."""
+    from datasets import Image, load_dataset
+
+    try:
+        rows = persist(lambda: load_dataset(repo, config, split=split, revision=revision))
+    except Exception as error:
+        raise Stop(f"The config {config} of {repo} ({revision}) cannot be read: {first_line(error)}.") from error
+    pictures = [name for name, feature in rows.features.items() if isinstance(feature, Image)]
+    for name in pictures:
+        rows = rows.cast_column(name, Image(decode=False))
+    plain = [name for name, f in rows.features.items() if name not in pictures and getattr(f, "dtype", "") != "binary"]
+    columns = rows.select_columns(plain).to_dict()
+    types = {name: getattr(rows.features[name], "dtype", "list") for name in plain}
+
+    def image(row):
+        cell = rows[row][pictures[0]] if pictures else None
+        data = cell and (cell.get("bytes") or cell.get("path"))
+        return (data, max(0, page_number(columns, row) - 1)) if data else None
+
+    return Table(config or "default", revision, columns, types, image, passed_through(columns, types))
+
+
+def page_number(columns, row):
+    name = next((name for name in PAGE_NUMBERS if name in columns), None)
+    value = columns[name][row] if name else None
+    return value if isinstance(value, int) else 1
+
+
+def passed_through(columns, types):
+    """The columns that describe the page rather than a reading of it: short strings and numbers."""
+    own = {"inference_info", "source_row", "image_sha256", *PAGE_NUMBERS}
+    return {
+        name: values
+        for name, values in columns.items()
+        if name not in own and not NOT_TEXT.search(name) and types[name] in ("string", "int64", "int32", "bool")
+        and all(value is None or len(str(value)) <= 200 for value in values)
+    }  # fmt: skip
+
+
+def model_folders(folders):
+    """The folders that hold outputs: those named, or the subfolders of one that holds a folder for each model."""
+    found = []
+    for folder in map(Path, map(os.path.expanduser, folders)):
+        below = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith((".", "_")))
+        runs = [path for path in below if (path / "_run").is_dir()]
+        found += runs if runs and not (folder / "_run").is_dir() else [folder]
+    return found
+
+
+def folder_table(folder):
+    """What a recipe (or anyone) wrote into a folder, `NAME.md` with or without `NAME.json`, as a `Table`.
+
+    The pages that failed are those of `_run/errors-*.jsonl`, unless their `.md` is there.
+    """
+    folder = Path(folder)
+    texts = {}
+    for path in sorted(folder.rglob("*.md")):
+        name = path.relative_to(folder).as_posix()
+        if not any(part.startswith((".", "_")) for part in name.split("/")):
+            texts[name.removesuffix(".md")] = path
+    notes = {}
+    for path in sorted(folder.glob("_run/errors-*.jsonl")):
+        for line in path.read_text("utf-8").splitlines():
+            note = json.loads(line)
+            notes[note["name"]] = note
+    if not texts and not notes:
+        raise Stop(f"{folder} holds no .md files: no outputs to compare. Name the folder that a recipe wrote to.")
+    rows = []
+    for name in sorted(set(texts) | set(notes)):
+        page = {"name": name, "text": None, "error": None, "flags": [], "page": 1}
+        if name in texts:
+            side = texts[name].with_name(texts[name].name.removesuffix(".md") + ".json")
+            page |= json.loads(side.read_text("utf-8")) if side.exists() else {}
+            page |= {"name": name, "text": texts[name].read_text("utf-8"), "error": None}
+        else:
+            page |= notes[name]
+        rows.append(page)
+    fields = {"name": "name", "id": "id", "image_sha256": "sha256", "page": "page", "markdown": "text",
+              "ocr_error": "error", "ocr_flags": "flags", "finish_reason": "finish_reason",
+              "inference_info": "inference_info"}  # fmt: skip
+    columns = {name: [row.get(key) for row in rows] for name, key in fields.items()}
+    # The column's own name in the run does not matter here: a folder has one text per page.
+    for entries in filter(None, columns["inference_info"]):
+        entries[-1]["column_name"] = "markdown"
+    if not all(columns["id"]):  # written by something else: the name is all that there is
+        del columns["id"]
+    types = dict.fromkeys(columns, "string")
+    facts = {"folder": [os.path.dirname(row["name"]) for row in rows]}
+    return Table(folder.name, None, columns, types, lambda row: None, facts)
+
+
+def image_in_folder(folder, table, row):
+    """`(path, frame)` of a page's image below `folder`, by the id or the name that its output has; None if none."""
+    page = page_number(table.columns, row)
+    for column in ("id", "file_name", "name"):
+        said = (table.columns.get(column) or {row: None})[row]
+        stem = re.sub(r"/page_\d+$", "", said) if isinstance(said, str) else ""
+        path = os.path.join(os.path.expanduser(folder), stem)
+        if stem and os.path.isfile(path):
+            return path, page - 1
+        there = os.path.dirname(path)
+        for name in sorted(os.listdir(there)) if stem and os.path.isdir(there) else ():
+            if os.path.splitext(name)[0] == os.path.basename(path) and not name.endswith((".md", ".json", ".txt")):
+                return os.path.join(there, name), page - 1
+    return None
+
+
+# ---- Which column, which model
+
+
+def info_entries(table):
+    """The entries of the first `inference_info` that is filled: a JSON list, but objects and strings are met too."""
+    for value in table.columns.get("inference_info") or ():
+        try:
+            entries = json.loads(value) if isinstance(value, str) else value
+        except ValueError:
+            continue
+        entries = entries if isinstance(entries, list) else [entries]
+        if entries := [entry for entry in entries if isinstance(entry, dict)]:
+            return entries
+    return []
+
+
+def column_of(entry):
+    return entry.get("column_name") or entry.get("output_column")
+
+
+def text_of_config(table, chosen=None):
+    """(text column, entry of inference_info) of a config: both from the last entry, the run that made the config.
+
+    `chosen` is the column of `--text-column`, with the last entry that names it. Raises Stop where several columns
+    could be the text, or none.
+    """
+    entries, strings = info_entries(table), [name for name, kind in table.types.items() if "string" in kind]
+    if chosen:
+        if chosen not in table.columns:
+            raise Stop(f"--text-column: {table.config} has no column {chosen}. It has {', '.join(table.columns)}.")
+        return chosen, next((entry for entry in reversed(entries) if column_of(entry) == chosen), {})
+    if entries and column_of(entries[-1]) in table.columns:
+        return column_of(entries[-1]), entries[-1]
+    candidates = [name for name in strings if not NOT_TEXT.search(name)]
+    for word in TEXT_NAMES:
+        found = [name for name in candidates if name == word or (word != "text" and word in name)]
+        if len(found) > 1:
+            raise Stop(
+                f"{table.config} has several text columns: {', '.join(found)}. "
+                f"Type --text-column {table.config}={found[0]}, or the other."
+            )
+        if found:
+            return found[0], entries[-1] if entries and not column_of(entries[-1]) else {}
+    raise Stop(
+        f"{table.config} has no column that looks like text; it has {', '.join(table.columns)}. "
+        f"Type --text-column {table.config}=COLUMN."
+    )
+
+
+def text_columns(table, columns=None):
+    """{text column: entry} of a table with a column for each model.
+
+    Those of `columns`, those that inference_info names, or those whose name says so. Raises Stop where there is none.
+    """
+    named = {column_of(entry): entry for entry in info_entries(table)}
+    if unknown := [name for name in columns or () if name not in table.columns]:
+        raise Stop(f"--columns: no column {', '.join(unknown)}. There are {', '.join(table.columns)}.")
+    found = columns or [name for name in named if name in table.columns]
+    if not found:
+        found = [
+            name
+            for name, kind in table.types.items()
+            if "string" in kind and not NOT_TEXT.search(name) and any(word in name for word in TEXT_NAMES)
+        ]
+    if not found:
+        raise Stop(f"No text column among {', '.join(table.columns)}; name them: --columns NAME NAME.")
+    return {name: named.get(name, {}) for name in found}
+
+
+# ---- The state of one output
+
+
+def classify(text, error=None, flags=(), finish_reason=None, status=None):
+    """The `Output` of one page. `text` None is an error; a sentinel of other tools is one too, a heading is not."""
+    status = str(status or "").strip().lower()
+    if isinstance(error, str) and error.strip():
+        return Output(None, "error", error.strip())
+    if status not in GOOD_STATUS and not status.startswith("partial"):
+        return Output(None, "error", f"status {status}")
+    if not isinstance(text, str):
+        return Output(None, "error", "no text")
+    if is_sentinel(text):
+        return Output(None, "error", f"the text is {text.strip()}")
+    flags = [flag for flag in flags or () if flag in SUSPECT_FLAGS] + (["partial"] if status else [])[: status != "ok"]
+    flags += [flag for flag in flags_of(text, finish_reason) if flag not in flags]
+    if flags:
+        return Output(text, "suspect", flags=tuple(flags))
+    return Output(text, "ok" if to_plain_text(text) else "blank")
+
+
+def is_sentinel(text):
+    """One bracketed token in capitals whose last word is ERROR or FAILED, at most 40 characters and 4 words.
+
+    The rule of the public bench: what other scripts wrote where a page failed, and no heading in brackets.
+    """
+    found = re.fullmatch(r"\s*\[([A-Z][A-Z _-]*)\]\s*", text)
+    words = re.split(r"[ _-]+", found[1].strip()) if found else []
+    return bool(words) and len(text.strip()) <= 40 and len(words) <= 4 and words[-1] in ("ERROR", "FAILED")
+
+
+def output_at(table, column, row, alone):
+    """The `Output` of one row; `alone` says that the table's status columns are about this text column."""
+    columns = table.columns
+
+    def cell(*names):
+        return next((columns[name][row] for name in names if name in columns and columns[name][row] is not None), None)
+
+    if not alone:
+        return classify(columns[column][row], cell(f"{column}_error"), status=cell(f"{column}_status"))
+    loops = cell("looped_blocks")
+    flags = list(cell("ocr_flags") or ()) + (["looped"] if isinstance(loops, int) and loops else [])
+    error = cell("ocr_error", f"{column}_error", "error")
+    return classify(columns[column][row], error, flags, cell("finish_reason"), cell(f"{column}_status", "status"))
+
+
+# ---- Joining
+
+
+def join_runs(runs, options):
+    """The `Bench` of (table, column, entry) triples. Raises Stop where nothing safe joins them."""
+    tables = list({id(table): table for table, _, _ in runs}.values())
+    key_columns, keys_of = page_keys(tables, options.row_key, options.assume_aligned)
+    pages = {}
+    for table in tables:
+        for row, key in enumerate(keys_of[id(table)]):
+            pages.setdefault(key, (table, row))
+    contestants = []
+    for (table, column, info), name in zip(runs, contestant_names(runs), strict=True):
+        entries = info_entries(table)
+        alone = len(runs) == len(tables) or (bool(entries) and column_of(entries[-1]) == column)
+        rows = {key: row for row, key in enumerate(keys_of[id(table)])}
+        model = info.get("model_id") or info.get("model_name") or (table.config if len(tables) > 1 else column)
+        one = Contestant(name, model, table.config, table.revision, column, table.types.get(column, "string"), info)
+        for key in pages:
+            there = key in rows
+            one.outputs[key] = output_at(table, column, rows[key], alone) if there else Output(None, "error", "no row")
+        one.missing = len(pages) - len(rows)
+        contestants.append(one)
+    contestants.sort(key=lambda one: one.name)
+    return Bench("", None, contestants, list(pages), key_columns, pages)
+
+
+def page_keys(tables, row_key=None, assume_aligned=False):
+    """(columns of the key, {id(table): list of keys}). A key is a string.
+
+    The first of PAGE_KEYS that is filled and unique in every table, and that every table shares pages by. Positions
+    are keys only with `assume_aligned`, or where there is but one table.
+    """
+
+    def numbered(columns):
+        page = next((name for name in PAGE_NUMBERS if all(name in table.columns for table in tables)), None)
+        return [columns] + [(*columns, page)] * bool(page)
+
+    tried = [option for columns in ([(row_key,)] if row_key else PAGE_KEYS) for option in numbered(columns)]
+    reasons = []
+    for columns in dict.fromkeys(tried):
+        said = " and ".join(columns)
+        if lacking := [table.config for table in tables if any(name not in table.columns for name in columns)]:
+            reasons += [f"{said}: not in {', '.join(lacking)}"] if len(lacking) < len(tables) or row_key else []
+            continue
+        keys = {id(table): list(zip(*(table.columns[name] for name in columns), strict=True)) for table in tables}
+        if any(None in key for rows in keys.values() for key in rows):
+            reasons.append(f"{said}: empty in some rows")
+        elif any(len(set(rows)) < len(rows) for rows in keys.values()):
+            reasons.append(f"{said}: the same in several rows")
+        elif not set.intersection(*map(set, keys.values())):
+            reasons.append(f"{said}: no page is in all of them")
+        else:
+            return columns, {table: ["/".join(map(str, key)) for key in rows] for table, rows in keys.items()}
+    lengths = {len(next(iter(table.columns.values()))) for table in tables}
+    if len(tables) == 1 or (assume_aligned and len(lengths) == 1):
+        if not row_key:
+            return ("row number",), {id(table): [f"row-{n}" for n in range(max(lengths))] for table in tables}
+    if assume_aligned and not row_key:
+        raise Stop(f"--assume-aligned: the outputs have {', '.join(map(str, sorted(lengths)))} rows.")
+    raise Stop(
+        "Nothing says which rows are the same page. Tried "
+        + ("; ".join(reasons) or "columns that none has")
+        + ". Name a column that is unique per page, --row-key COLUMN, or, if you know that all have the same rows in "
+        "the same order, type --assume-aligned."
+    )
+
+
+def contestant_names(runs):
+    """A unique name for each run: its model id, or `short (config)` where a model runs twice."""
+    flat = len({id(table) for table, _, _ in runs}) == 1
+    labels = [column if flat else table.config for table, column, _ in runs]
+    models = [
+        info.get("model_id") or info.get("model_name") or label
+        for (_, _, info), label in zip(runs, labels, strict=True)
+    ]
+    counts = Counter(models)
+    names = [
+        f"{model.split('/')[-1]} ({label})" if counts[model] > 1 else model
+        for model, label in zip(models, labels, strict=True)
+    ]
+    if len(set(names)) < len(names):
+        twice = next(name for name, count in Counter(names).items() if count > 1)
+        raise Stop(f"Two runs would both be called {twice}. Rename a folder or choose with --configs.")
+    return names
+
+
+# <<< kit/bench_outputs.py
+
+# >>> kit/metrics_blocks.py
+# How well read boxes fit the true ones, and formulas the true formulas.
+
+
+def overlap_table(true, read):
+    """IoU of every true with every read box, shape (true, read); boxes are [x0, y0, x1, y1] in one space."""
+    import numpy as np
+
+    a, b = np.asarray(true, float).reshape(-1, 1, 4), np.asarray(read, float).reshape(1, -1, 4)
+    sides = np.clip(np.minimum(a[..., 2:], b[..., 2:]) - np.maximum(a[..., :2], b[..., :2]), 0, None)
+    common = sides[..., 0] * sides[..., 1]
+    areas = [(box[..., 2] - box[..., 0]) * (box[..., 3] - box[..., 1]) for box in (a, b)]
+    return common / np.maximum(areas[0] + areas[1] - common, 1e-9), common
+
+
+def match_boxes(true, read, least=0.5, labels=None):
+    """IoUs of the pairs of boxes with the largest sum of IoU among pairs of at least `least`.
+
+    `labels` are two lists of labels where boxes match only their own kind. Taking pairs in order finds fewer.
+    """
+    import numpy as np
+    from scipy.optimize import linear_sum_assignment
+
+    if not len(true) or not len(read):
+        return []
+    overlaps = overlap_table(true, read)[0]
+    overlaps[overlaps < least] = 0
+    if labels:
+        overlaps[np.asarray(labels[0])[:, None] != np.asarray(labels[1])[None, :]] = 0
+    return [float(overlaps[pair]) for pair in zip(*linear_sum_assignment(-overlaps), strict=True) if overlaps[pair]]
+
+
+def score_blocks(true, read):
+    """Scores of two blocks documents of the same page, or None where one has no boxes to compare.
+
+    `matches` and `matches_labelled` at IoU 0.5, `matches_75` at 0.75, of `true` and `read` boxes; `iou` the sum over
+    the matches; `split` true boxes that two or more read boxes lie in, `merged` read boxes over two or more true ones
+    (at least half of the inner box); `area_true`, `area_read`, `area_common` in pixels of the page, which compares
+    lines with paragraphs too. Boxes of another page size are scaled to the true page's. Raises ValueError for a
+    document without a size.
+    """
+    if not true or not read or not true.get("blocks"):
+        return None
+    for document in (true, read):
+        if not (document.get("width") or 0) > 0 or not (document.get("height") or 0) > 0:
+            raise ValueError(f"a blocks document without width and height: {sorted(document)}")
+    scale = [true["width"] / read["width"], true["height"] / read["height"]] * 2
+    boxes = [[block["bbox"] for block in document["blocks"] if block["bbox"]] for document in (true, read)]
+    labels = [[block["label"] for block in document["blocks"] if block["bbox"]] for document in (true, read)]
+    boxes[1] = [[value * by for value, by in zip(box, scale, strict=True)] for box in boxes[1]]
+    if not boxes[0]:
+        return None
+    matches = match_boxes(*boxes)
+    scores = {
+        "true": len(boxes[0]),
+        "read": len(boxes[1]),
+        "matches": len(matches),
+        "matches_75": len(match_boxes(*boxes, least=0.75)),
+        "matches_labelled": len(match_boxes(*boxes, labels=labels)),
+        "iou": sum(matches),
+        "split": 0,
+        "merged": 0,
+    }
+    if boxes[1]:
+        common = overlap_table(*boxes)[1]
+        inside_true = common >= 0.5 * [[(box[2] - box[0]) * (box[3] - box[1]) for box in boxes[1]]] * (common > 0)
+        inside_read = common >= 0.5 * ([[(box[2] - box[0]) * (box[3] - box[1])] for box in boxes[0]] * (common > 0))
+        scores["split"] = int((inside_true.sum(axis=1) > 1).sum())
+        scores["merged"] = int((inside_read.sum(axis=0) > 1).sum())
+    covered = [covered_area(side, true["width"], true["height"]) for side in boxes]
+    scores["area_true"], scores["area_read"] = (int(area.sum()) for area in covered)
+    scores["area_common"] = int((covered[0] & covered[1]).sum())
+    return scores
+
+
+def covered_area(boxes, width, height):
+    """A bool array (height, width): which pixels lie in a box."""
+    import numpy as np
+
+    area = np.zeros((int(height), int(width)), bool)
+    for box in boxes:
+        x0, y0, x1, y1 = (max(0, round(value)) for value in box)
+        area[y0:y1, x0:x1] = True
+    return area
+
+
+def formulas_in(text):
+    """The formulas of an answer, cleaned: in dollars, `\\[ \\]`, `\\( \\)`, `<math>` or `<formula>`."""
+    found = [(match.start(), next(filter(None, match.groups()))) for match in PLAIN_MATH.finditer(text)]
+    for match in re.finditer(r"<(math|formula)(?=[\s>])[^<>]*>([^<]*)</\1>", text):
+        found.append((match.start(), match[2]))
+    return [clean for _, latex in sorted(found) if (clean := clean_latex(re.sub(r"<loc_\d+>", "", latex)))]
+
+
+def clean_latex(latex):
+    """LaTeX without what does not change what is printed: spaces, sizes, fonts of text, numbers of equations."""
+    latex = re.sub(r"\\(?:label|tag)\{[^{}]*\}", "", latex)
+    latex = re.sub(r"\\(?:left|right|big|Big|bigg|Bigg|displaystyle|limits|nolimits|quad|qquad)(?![a-zA-Z])", "", latex)
+    latex = re.sub(r"\\(?:mathrm|text|textrm|operatorname|mbox|rm)(?![a-zA-Z])", "", latex)
+    latex = re.sub(r"\\[,;:!> ]|~", "", latex)
+    latex = latex.replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac")
+    latex = re.sub(r"\s+", "", latex)
+    return re.sub(r"\{([^{}\\])\}", r"\1", latex).strip("$")  # x^{2} is x^2
+
+
+def score_formulas(true, read):
+    """One similarity per true formula (1 - edit distance by the longer length), 0 without a partner.
+
+    Partners are those with the largest sum. Spelling of LaTeX counts: two spellings of one formula are not equal.
+    """
+    import numpy as np
+    from rapidfuzz.distance import Levenshtein
+    from scipy.optimize import linear_sum_assignment
+
+    if not true or not read:
+        return [0.0] * len(true)
+    alike = np.array([[Levenshtein.normalized_similarity(one, other) for other in read] for one in true])
+    partners = dict(zip(*map(list, linear_sum_assignment(-alike)), strict=True))
+    return [float(alike[number, partners[number]]) if number in partners else 0.0 for number in range(len(true))]
+
+
+# <<< kit/metrics_blocks.py
+
+# >>> kit/otsl.py
+# OTSL, the table language of PaddleOCR-VL, MinerU2.5, TeleOCR and the Docling models, as HTML.
+
+
+# A token says what stands in one place of the grid: a filled or an empty cell, a header of columns, of a row or of a
+# section, or the continuation of the cell on the left, above, or both.
+OTSL_TOKEN = re.compile(r"<(fcel|ecel|ched|rhed|srow|lcel|ucel|xcel|nl)>")
+OTSL_HEADERS, OTSL_CONTINUED = {"ched", "rhed", "srow"}, {"lcel", "ucel", "xcel"}
+
+
+def otsl_to_html(text, trim=False):
+    """The table as HTML; text that is no OTSL, or HTML already, comes back as it is, only stripped.
+
+    Rows are made equally long: filled up to the longest, or with `trim` by PaddleX's rule, to the length that changes
+    the rows least and loses no filled cell, which ends runs of empty cells. What stands before the first cell or after
+    the end of a row is put before and behind the table. Merged cells never overlap: a continuation that no merged cell
+    reaches is a cell of its own.
+    """
+    text = text.strip()
+    before, *pieces = OTSL_TOKEN.split(text)
+    rows, outside = [[]], []
+    for kind, content in zip(pieces[::2], map(str.strip, pieces[1::2]), strict=True):
+        if kind == "nl":
+            rows.append([])
+            outside.append(content)
+        else:
+            rows[-1].append((kind, content))
+    rows = [row for row in rows if row]
+    if not rows or (text.startswith("<table") and text.endswith("</table>")):
+        return text
+    # Filling up a table of one endless row would take the square of its length.
+    width = otsl_width(rows, trim or len(rows) * max(map(len, rows)) > 200_000)
+    lines = otsl_lines([(row + [("ecel", "")] * width)[:width] for row in rows])
+    table = "<table>" + "".join(f"<tr>{line}</tr>" for line in lines) + "</table>"
+    return "\n\n".join(part for part in (before.strip(), table, *outside) if part)
+
+
+def otsl_width(rows, trim):
+    lengths = sorted(map(len, rows))
+    if not trim:
+        return lengths[-1]
+    filled = max(
+        (place for row in rows for place, cell in enumerate(row, 1) if cell[1] or cell[0] == "fcel"), default=1
+    )
+    return max(filled, lengths[(len(rows) - 1) // 2])  # the median is the length with the smallest sum of changes
+
+
+def otsl_lines(rows):
+    """Yields the inside of each `<tr>` of rows of (kind, text), all of one length."""
+    taken = set()
+
+    def continued(row, column, kinds):
+        return (
+            row < len(rows) and column < len(rows[0]) and rows[row][column][0] in kinds and (row, column) not in taken
+        )
+
+    for row, cells in enumerate(rows):
+        line = []
+        for column, (kind, _) in enumerate(cells):
+            if (row, column) in taken:
+                continue
+            right, below = column + 1, row + 1
+            if kind not in OTSL_CONTINUED:
+                while continued(row, right, ("lcel", "xcel")):
+                    right += 1
+                while continued(below, column, ("ucel", "xcel")) and all(
+                    continued(below, place, OTSL_CONTINUED) for place in range(column, right)
+                ):
+                    below += 1
+            places = [(r, c) for r in range(row, below) for c in range(column, right)]
+            taken.update(places)
+            tag = "th" if kind in OTSL_HEADERS else "td"
+            spans = "".join(
+                f' {name}="{span}"'
+                for name, span in (("rowspan", below - row), ("colspan", right - column))
+                if span > 1
+            )
+            inside = html.escape(" ".join(said for r, c in places if (said := rows[r][c][1])))
+            line.append(f"<{tag}{spans}>{inside}</{tag}>")
+        yield "".join(line)
+
+
+# <<< kit/otsl.py
+
+# >>> kit/metrics_tables.py
+# How like two tables are: TEDS with and without their text, and which tables of a page belong together.
+
+
+# apted is pure Python: 320 cells a side take 1.8 s, 800 take 41 s. Larger pairs have no score, and are counted.
+MOST_NODE_PAIRS = 400_000
+
+
+def tables_in(text):
+    """The tables of an answer in HTML, Markdown or OTSL, each as rows of cells (text, rowspan, colspan), in order."""
+    if OTSL_TOKEN.search(text):
+        text = re.sub(r"</?otsl>|<loc_\d+>", "", text)
+        text = re.sub(
+            r"(?:<(?:fcel|ecel|ched|rhed|srow|lcel|ucel|xcel)>[^\n]*?(?:<nl>|\n|\Z)\s*)+",
+            lambda found: f"\n\n{otsl_to_html(found[0])}\n\n",
+            text,
+        )
+    found = [(match.start(), html_rows(match[0])) for match in PLAIN_HTML_TABLE.finditer(text)]
+    rest = PLAIN_HTML_TABLE.sub(lambda match: " " * len(match[0]), text)
+    found += markdown_tables(rest)
+    return [rows for _, rows in sorted(found, key=lambda pair: pair[0]) if rows]
+
+
+def html_rows(table):
+    """Rows of cells of the first table in an HTML fragment; those of tables inside its cells are part of its text."""
+    import lxml.html
+
+    tree = lxml.html.fromstring(f"<div>{table}</div>").find(".//table")
+    rows = []
+    for row in tree.iter("tr") if tree is not None else ():
+        if next(row.iterancestors("table")) is tree:
+            cells = [cell for cell in row if cell.tag in ("td", "th")]
+            rows.append([(cell_text(cell), span_of(cell, "rowspan"), span_of(cell, "colspan")) for cell in cells])
+    return rows
+
+
+def cell_text(cell):
+    import lxml.html
+
+    for line_break in cell.iter("br"):
+        line_break.tail = " " + (line_break.tail or "")
+    return normal_cell(to_plain_text(lxml.html.tostring(cell, encoding="unicode", with_tail=False), cell=" "))
+
+
+def normal_cell(text):
+    return " ".join(unicodedata.normalize("NFKC", text).split())
+
+
+def span_of(cell, name):
+    value = (cell.get(name) or "1").strip()
+    return min(int(value), 1000) if value.isascii() and value.isdigit() and int(value) > 0 else 1
+
+
+def markdown_tables(text):
+    """(start, rows) of each Markdown table: a header line, a line of dashes, and the lines with bars below."""
+    lines, found, place = text.split("\n"), [], 0
+    starts = [0]
+    for line in lines:
+        starts.append(starts[-1] + len(line) + 1)
+    while place + 1 < len(lines):
+        if "|" in lines[place] and PLAIN_TABLE_LINE.fullmatch(lines[place + 1].strip()):
+            end = place + 2
+            while end < len(lines) and "|" in lines[end]:
+                end += 1
+            table = [lines[place], *lines[place + 2 : end]]
+            found.append((starts[place], [bar_cells(line) for line in table]))
+            place = end
+        else:
+            place += 1
+    return found
+
+
+def bar_cells(line):
+    line = line.strip().removeprefix("|")
+    line = line[:-1] if line.endswith("|") and not line.endswith("\\|") else line
+    return [(normal_cell(to_plain_text(cell)), 1, 1) for cell in re.split(r"(?<!\\)\|", line)]
+
+
+def teds(true, read, structure_only=False):
+    """Tree edit distance similarity of two tables (Zhong et al. 2020), 0 to 1; None where they are too large.
+
+    1 - distance / nodes of the larger tree; nodes are the table, its rows and its cells, the root included. To insert
+    or delete a node costs 1; to change one costs 1 where tags or spans differ, and for cells the Levenshtein distance
+    of their texts by the length of the longer. `th` is `td`. Rows that both have at the top and at the end are left
+    out of the search and counted: the distance is the same (checked on 3,000 random pairs).
+    """
+    from apted import APTED, Config
+
+    class Costs(Config):
+        def rename(self, node1, node2):
+            return node_distance(node1, node2)
+
+        def children(self, node):
+            return node[1]
+
+    if structure_only:
+        true, read = ([[("", *cell[1:]) for cell in row] for row in rows] for rows in (true, read))
+    nodes = max(1 + sum(1 + len(row) for row in rows) for rows in (true, read))
+    true, read = without_common_rows(list(true), list(read))
+    sizes = [1 + sum(1 + len(row) for row in rows) for rows in (true, read)]
+    if sizes[0] * sizes[1] > MOST_NODE_PAIRS:
+        return None
+    distance = APTED(table_tree(true), table_tree(read), Costs()).compute_edit_distance()
+    return 1 - distance / nodes
+
+
+def table_tree(rows):
+    """Nodes are (name, children); the name of a cell is (text, rowspan, colspan)."""
+    return "table", [("tr", [(cell, []) for cell in row]) for row in rows]
+
+
+def node_distance(node1, node2):
+    name1, name2 = node1[0], node2[0]
+    if isinstance(name1, str) or isinstance(name2, str) or name1[1:] != name2[1:]:
+        return float(name1 != name2)
+    return text_distance(name1[0], name2[0])
+
+
+@functools.lru_cache(100_000)
+def text_distance(one, other):
+    """Levenshtein distance by the length of the longer text, 0 for two empty ones."""
+    from rapidfuzz.distance import Levenshtein
+
+    return Levenshtein.normalized_distance(one, other)
+
+
+def without_common_rows(true, read):
+    while true and read and true[0] == read[0]:
+        true, read = true[1:], read[1:]
+    while true and read and true[-1] == read[-1]:
+        true, read = true[:-1], read[:-1]
+    return true, read
+
+
+def score_tables(true, read):
+    """{"tables", "extra", "teds", "structure"}: one score per true table, 0 where it has no partner.
+
+    Partners are those with the largest sum of text similarity. `extra` counts read tables without a partner. A score
+    of None says that the pair was too large.
+    """
+    import numpy as np
+    from scipy.optimize import linear_sum_assignment
+
+    scores = {"tables": len(true), "extra": max(0, len(read) - len(true)), "teds": [], "structure": []}
+    flat = [[" ".join(cell[0] for row in rows for cell in row) for rows in side] for side in (true, read)]
+    partners = {}
+    if true and read:
+        alike = np.array([[1 - text_distance(one, other) for other in flat[1]] for one in flat[0]])
+        partners = dict(zip(*map(list, linear_sum_assignment(-alike)), strict=True))
+    for number, rows in enumerate(true):
+        other = read[partners[number]] if number in partners else None
+        scores["teds"].append(0.0 if other is None else teds(rows, other))
+        scores["structure"].append(0.0 if other is None else teds(rows, other, structure_only=True))
+    return scores
+
+
+# <<< kit/metrics_tables.py
+
+# >>> kit/metrics_facts.py
+# Facts about pages, one JSON object a line in olmOCR-bench's form, and whether an answer agrees with them.
+
+
+FACT_TYPES = ("present", "absent", "order", "table", "math", "format", "baseline", "footnote")
+ASCII_FORMS = {
+    **dict.fromkeys("‘’‚", "'"), **dict.fromkeys("“”„", '"'), "＿": "_", **dict.fromkeys("–—‑‒−", "-"), "µ": "μ",
+}  # fmt: skip
+SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def read_facts(path):
+    """{page name: [facts]} of a JSONL file; names are those of outputs: `x` and `x/page_003` for page 3 of x.pdf.
+
+    Facts that its maker rejected are left out. Raises Stop for a line that is no fact.
+    """
+    facts = {}
+    with open(path, encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            try:
+                fact = json.loads(line)
+                stem, page, kind = re.sub(r"\.\w+$", "", fact["pdf"]), int(fact["page"]), fact["type"]
+            except (ValueError, KeyError, TypeError) as error:
+                raise Stop(f"{path}, line {number}: a fact has pdf, page, id and type; {error!r}.") from error
+            if kind not in FACT_TYPES:
+                raise Stop(f"{path}, line {number}: unknown type {kind!r}; there are {', '.join(FACT_TYPES)}.")
+            if fact.get("checked") != "rejected":
+                facts.setdefault((stem, page), []).append(fact)
+    named = {}
+    for (stem, page), listed in facts.items():
+        for name in [f"{stem}/page_{page:03d}", f"{stem}_pg{page}"] + [stem] * (page == 1):
+            named.setdefault(name, []).extend(listed)
+    return named
+
+
+def fact_text(text):
+    """Text as facts compare it: no emphasis, single spaces, NFC, quotation marks and dashes in ASCII."""
+    text = re.sub(r"<br/?>", " ", text)
+    text = re.sub(r"</?[bi]>", "", re.sub(r"(\*\*|__|\*|_)(.*?)\1", r"\2", text))
+    text = unicodedata.normalize("NFC", " ".join(text.split()))
+    return "".join(ASCII_FORMS.get(letter, letter) for letter in text)
+
+
+def check_fact(fact, text):
+    """True or False, or None for a formula that is spelled in another way: to tell needs a browser that draws both."""
+    checks = {
+        "present": fact_present, "absent": fact_absent, "order": fact_order, "table": fact_table, "math": fact_math,
+        "format": fact_format, "baseline": fact_baseline, "footnote": fact_footnote,
+    }  # fmt: skip
+    return checks[fact["type"]](fact, text)
+
+
+def fact_present(fact, text):
+    from rapidfuzz.fuzz import partial_ratio
+
+    wanted, text = fact_text(fact["text"]), fact_text(text)
+    if not fact.get("case_sensitive", True):
+        wanted, text = wanted.lower(), text.lower()
+    first, last = fact.get("first_n"), fact.get("last_n")
+    if first or last:
+        text = (text[:first] if first else "") + (text[-last:] if last else "")
+    differences = fact.get("max_diffs", 0)
+    if len(text) < len(wanted) - differences:  # partial_ratio would look for the text in what is wanted
+        return False
+    return partial_ratio(wanted, text) / 100 >= 1 - differences / len(wanted)
+
+
+def fact_absent(fact, text):
+    return not fact_present(fact, text)
+
+
+def fact_order(fact, text):
+    from fuzzysearch import find_near_matches
+
+    text, most = fact_text(text), fact.get("max_diffs", 0)
+    before, after = (find_near_matches(fact_text(fact[key]), text, max_l_dist=most) for key in ("before", "after"))
+    return bool(before and after) and min(one.start for one in before) < max(one.start for one in after)
+
+
+def fact_table(fact, text):
+    """A cell that says `cell` has the neighbours and headings that the fact names."""
+    return any(
+        all(
+            any(alike(fact[side], grid[place], fact) for place in places_beside(grid, spot, side))
+            for side in ("up", "down", "left", "right", "top_heading", "left_heading")
+            if fact.get(side)
+        )
+        for grid in map(table_grid, tables_in(text))
+        for spot in grid
+        if alike(fact["cell"], grid[spot], fact)
+    )
+
+
+def alike(wanted, cell, fact):
+    from rapidfuzz.fuzz import ratio
+
+    wanted = fact_text(wanted)
+    return ratio(wanted, fact_text(cell)) / 100 >= max(0.5, 1 - fact.get("max_diffs", 0) / max(1, len(wanted)))
+
+
+def table_grid(rows):
+    """{(row, column): text} of rows of cells (text, rowspan, colspan); a merged cell stands in all of its places."""
+    grid = {}
+    for row, cells in enumerate(rows):
+        column = 0
+        for text, high, wide in cells:
+            while (row, column) in grid:
+                column += 1
+            for down in range(min(high, len(rows) - row)):
+                for right in range(wide):
+                    grid.setdefault((row + down, column + right), text)
+            column += wide
+    return grid
+
+
+def places_beside(grid, spot, side):
+    """The places that `side` names: the neighbour, or all filled cells to the edge for a heading."""
+    row, column = spot
+    steps = {"up": (-1, 0), "down": (1, 0), "left": (0, -1), "right": (0, 1)}
+    if side in steps:
+        place = (row + steps[side][0], column + steps[side][1])
+        return [place] if place in grid else []
+    line = [(r, column) for r in range(row)] if side == "top_heading" else [(row, c) for c in range(column)]
+    return [place for place in line if grid.get(place)]
+
+
+def fact_math(fact, text):
+    return True if clean_latex(fact["math"]) in formulas_in(text) else None
+
+
+def fact_format(fact, text):
+    from rapidfuzz.fuzz import partial_ratio
+
+    patterns = {
+        "heading": [r"(?m)^#{1,6}\s+(.+?)$", r"(?is)<h[1-6][^>]*>(.*?)</h[1-6]>"],
+        "bold": [r"(?s)\*\*(.*?)\*\*", r"(?s)__(.*?)__", r"(?is)<(?:b|strong)>(.*?)</(?:b|strong)>"],
+        "italic": [r"(?s)(?<!\*)\*(?!\*)(.*?)(?<!\*)\*(?!\*)", r"(?s)(?<!_)_(?!_)(.*?)(?<!_)_(?!_)",
+                   r"(?is)<(?:i|em)>(.*?)</(?:i|em)>"],
+    }  # fmt: skip
+    wanted, fold = fact_text(fact["text"]), str if fact.get("case_sensitive", True) else str.lower
+    least = 1 - fact.get("max_diffs", 0) / max(1, len(wanted))
+    found = [fact_text(words) for pattern in patterns[fact["format"]] for words in re.findall(pattern, text)]
+    return any(partial_ratio(fold(wanted), fold(words)) / 100 >= least for words in found if words)
+
+
+def fact_baseline(fact, text):
+    """Not blank (or, with `max_length`, as good as blank), no loop at the end, no characters of other scripts."""
+    count = sum(map(str.isalnum, re.sub(r"!\[.*?\]\(.*?\)", "", text)))
+    if fact.get("max_length") is not None:
+        return count <= fact["max_length"]
+    if not count or (fact.get("check_disallowed_characters", True) and re.search(r"[぀-ヿ一-鿿🌀-🙏🚀-🛿🇦-🇿]", text)):
+        return False
+    return not any(repeats_at_end(text, size) > fact.get("max_repeats", 30) for size in range(1, 6))
+
+
+def repeats_at_end(text, size):
+    tail, count = text[-size:], 0
+    while len(tail) == size and text.endswith(tail, 0, len(text) - count * size):
+        count += 1
+    return count
+
+
+def fact_footnote(fact, text):
+    """The marker stands as `[^1]`, `<sup>1</sup>` or a superscript, after and before the words that the fact names."""
+    from rapidfuzz.fuzz import partial_ratio
+
+    marker = re.escape(fact["marker"])
+    forms = [rf"\[\^{marker}\](?!:)", rf"(?i)<sup[^>]*>{marker}</sup>"]
+    if fact["marker"].isascii() and fact["marker"].isdigit():
+        forms.append(fact["marker"].translate(SUPERSCRIPTS))
+    places = [found.span() for form in forms for found in re.finditer(form, text)]
+
+    def letters(words):
+        return "".join(filter(str.isalnum, fact_text(words))).lower()
+
+    def near(words, parts):
+        least = 1 - fact.get("max_diffs", 0) / max(1, len(words))
+        return any(part and partial_ratio(letters(words), part) / 100 >= least for part in parts)
+
+    before, after = fact.get("appears_before_marker"), fact.get("appears_after_marker")
+    return bool(places) and (
+        (
+            not before
+            or near(before, [letters(text[max(0, s - 200) : s])[-2 * len(letters(before)) :] for s, _ in places])
+        )
+        and (not after or near(after, [letters(text[e : e + 200])[: 2 * len(letters(after))] for _, e in places]))
+    )
+
+
+# <<< kit/metrics_facts.py
+
+# >>> kit/metrics_stats.py
+# How sure figures over pages are: intervals by resampling pages, and tests of two runs on the same pages.
+
+
+def ratio_interval(errors, lengths, resamples=2000, level=0.95, seed=42):
+    """(low, high) of sum(errors) / sum(lengths), pages resampled together (BCa bootstrap).
+
+    Both None below two pages or where the truth is empty. Where every resample gives the same value, that value twice.
+    """
+    import warnings
+
+    import numpy as np
+    from scipy.stats import bootstrap
+
+    errors, lengths = np.asarray(errors, float), np.asarray(lengths, float)
+    if len(errors) < 2 or not lengths.sum():
+        return None, None
+
+    def rate(errors, lengths, axis=-1):
+        return errors.sum(axis) / np.maximum(lengths.sum(axis), 1e-9)
+
+    options = {"paired": True, "n_resamples": resamples, "confidence_level": level, "vectorized": True, "batch": 500}
+    for method in ("BCa", "percentile"):  # BCa has no value where leaving out any page changes nothing
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            draws = bootstrap((errors, lengths), rate, method=method, rng=np.random.default_rng(seed), **options)
+        if np.isfinite(draws.confidence_interval).all():
+            return tuple(float(end) for end in draws.confidence_interval)
+    return (float(rate(errors, lengths)),) * 2
+
+
+def paired_p_value(differences, resamples=10_000, seed=42):
+    """Two-sided p-value of a mean difference of 0 between paired pages: signs flipped, all ways where these are few."""
+    import numpy as np
+    from scipy.stats import permutation_test
+
+    differences = np.asarray(differences, float)
+    if len(differences) < 2 or not differences.any():
+        return 1.0
+    tested = permutation_test(
+        (differences,),
+        lambda values, axis: values.mean(axis),
+        permutation_type="samples",
+        vectorized=True,
+        n_resamples=resamples,
+        batch=1000,
+        rng=np.random.default_rng(seed),
+    )
+    return float(tested.pvalue)
+
+
+def holm(p_values):
+    """p-values adjusted for their number by Holm's method, in the order given."""
+    order = sorted(range(len(p_values)), key=lambda index: p_values[index])
+    adjusted, largest = [0.0] * len(p_values), 0.0
+    for rank, index in enumerate(order):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
+        adjusted[index] = largest
+    return adjusted
+
+
+# <<< kit/metrics_stats.py
+
+# >>> kit/metrics_text.py
+# How far a read text is from the true one: character and word errors by kind, words and blocks free of order.
+
+
+QUOTES_AND_DASHES = {
+    **dict.fromkeys("‘’‚‛′´`‹›", "'"), **dict.fromkeys("“”„‟″«»", '"'),
+    **dict.fromkeys("‐‑‒–—―−", "-"), "…": "...",
+}  # fmt: skip
+INVISIBLE = dict.fromkeys(map(ord, "\u00ad\u200b\u200c\u200d\u2060\ufeff"))
+CUT_RATIO, CUT_EXTRA = 20, 10_000  # what is longer than ratio * truth + extra is cut: loops are bad enough
+# Scripts written without spaces between words: error rates of words say nothing about them.
+UNSPACED = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}]"
+LEAST_SIMILARITY = 0.5  # below, a block counts as not found: unrelated prose reaches 0.3 to 0.45
+
+
+def normal_text(text, profile="standard"):
+    """Text as it is compared; the same for both sides. Markup is a matter of `to_plain_text`, before this.
+
+    "diplomatic": NFC, kinds of white space unified, invisible characters dropped. "standard": also every run of white
+    space one space, words that a line end breaks joined, quotation marks, dashes and ellipses as ASCII. "lenient":
+    also NFKC (long s, ligatures, fractions), e above as umlaut, no case, no punctuation. Raises ValueError for another.
+    """
+    if profile not in ("diplomatic", "standard", "lenient"):
+        raise ValueError(f"profile is {profile!r}; choose diplomatic, standard or lenient")
+    text = unicodedata.normalize("NFC", text.replace("\r\n", "\n").replace("\r", "\n"))
+    text = re.sub(r"[^\S\n]", " ", text.translate(INVISIBLE))
+    if profile == "diplomatic":
+        return text.strip()
+    text = re.sub(r"(?<=[^\W\d_])[-\u2010\u2e17=¬] *\n+ *(?=[^\W\d_])", joined_hyphen(text), text)
+    text = "".join(QUOTES_AND_DASHES.get(letter, letter) for letter in text)
+    if profile == "lenient":
+        text = unicodedata.normalize("NFC", unicodedata.normalize("NFKC", text.replace("\u0364", "\u0308")).casefold())
+        text = "".join(" " if unicodedata.category(letter)[0] in "PS" else letter for letter in text)
+    return " ".join(text.split())
+
+
+def joined_hyphen(text):
+    """What replaces a hyphen at a line end: nothing before a small letter, else the hyphen stays, without the break."""
+    return lambda found: "" if text[found.end()].islower() else "-"
+
+
+def graphemes(text):
+    """The characters that a reader counts: a str where each is one code point, else a list of clusters."""
+    import regex
+
+    clusters = regex.findall(r"\X", text)
+    return text if len(clusters) == len(text) else clusters
+
+
+def words_of(text):
+    """Words by Unicode's word boundaries (UAX 29), without those of punctuation, symbols and marks only.
+
+    The same words as dinglehopper's.
+    """
+    import regex
+
+    return [
+        word
+        for word in regex.split(r"(?V1w)\b", unicodedata.normalize("NFC", text))
+        if any(unicodedata.category(letter) not in ("Cc", "Cf") and unicodedata.category(letter)[0] not in "MPSZ"
+               for letter in word)
+    ]  # fmt: skip
+
+
+def is_unspaced(text):
+    """True if most letters of the text belong to scripts without spaces between words."""
+    import regex
+
+    return 2 * len(regex.findall(UNSPACED, text)) > len(regex.findall(r"\p{L}", text)) > 0
+
+
+def edit_counts(true, read):
+    """{"errors", "substitutions", "insertions", "deletions", "length"} of two sequences of hashable items.
+
+    `length` is that of the truth. The kinds are those of one shortest alignment, rapidfuzz's, which jiwer counts too.
+    """
+    from rapidfuzz.distance import Levenshtein
+
+    kinds = Counter(edit.tag for edit in Levenshtein.editops(true, read))
+    return {
+        "errors": kinds.total(),
+        "substitutions": kinds["replace"],
+        "insertions": kinds["insert"],
+        "deletions": kinds["delete"],
+        "length": len(true),
+    }
+
+
+def error_rate(counts):
+    """Errors by length; may exceed 1. Of an empty truth: 0 for nothing read, 1 for anything (jiwer: the count)."""
+    return counts["errors"] / counts["length"] if counts["length"] else float(counts["errors"] > 0)
+
+
+def confusions(true, read, most=50):
+    """Counter of (true, read) pairs of characters, "" for an insertion or a deletion."""
+    from rapidfuzz.distance import Levenshtein
+
+    pairs = Counter()
+    for tag, i, j in Levenshtein.editops(true, read).as_list():
+        pairs["" if tag == "insert" else true[i], "" if tag == "delete" else read[j]] += 1
+    return Counter(dict(pairs.most_common(most)))
+
+
+def bag_scores(true, read):
+    """(precision, recall, F1) of two multisets of words: what was read, in whatever order. Both empty: 1."""
+    common, true_count, read_count = (Counter(true) & Counter(read)).total(), len(true), len(read)
+    if not true_count or not read_count:
+        return (float(true_count == read_count),) * 3
+    precision, recall = common / read_count, common / true_count
+    return precision, recall, 2 * common / (true_count + read_count)
+
+
+def cut_loops(true, read):
+    """(read, whether it was cut): no longer than CUT_RATIO times the truth and CUT_EXTRA characters."""
+    longest = CUT_RATIO * len(true) + CUT_EXTRA
+    return read[:longest], len(read) > longest
+
+
+def find_blocks(blocks, read):
+    """Where each true block stands in the read text, whatever the order: a list of (start, end, errors) or None.
+
+    Longest first, each takes the best matching span of what the others have left. It counts as found from
+    LEAST_SIMILARITY on. Spans are never shared, and a block that was torn apart is found in its largest piece only.
+    """
+    free, found = [(0, len(read))] if read else [], [None] * len(blocks)
+    for index in sorted(range(len(blocks)), key=lambda i: (-len(blocks[i]), i)):
+        block = blocks[index]
+        spans = [best_span(block, read, start, end) for start, end in free] if block else []
+        best = min(spans, default=None, key=lambda span: (span[2], span[0]))
+        if best is None or best[2] > (1 - LEAST_SIMILARITY) * max(len(block), best[1] - best[0]):
+            continue
+        found[index] = best
+        start, end = next(piece for piece in free if piece[0] <= best[0] and best[1] <= piece[1])
+        free.remove((start, end))
+        free += [piece for piece in ((start, best[0]), (best[1], end)) if piece[0] < piece[1]]
+        free.sort()
+    return found
+
+
+def best_span(block, read, start, end):
+    """(start, end, errors) of the span in read[start:end] that is most like the block."""
+    from rapidfuzz.distance import Levenshtein
+    from rapidfuzz.fuzz import partial_ratio_alignment
+
+    if end - start > len(block):
+        place = partial_ratio_alignment(block, read[start:end])
+        margin = 5 + len(block) // 10  # the window has the block's length; insertions in it push text over its edges
+        low, high = max(start, start + place.dest_start - margin), min(end, start + place.dest_end + margin)
+    else:
+        low, high = start, end
+    edits = Levenshtein.editops(block, read[low:high])
+    # What is inserted before the first and after the last character of the block is not part of the span.
+    before = sum(edit.tag == "insert" and edit.src_pos == 0 for edit in edits)
+    after = sum(edit.tag == "insert" and edit.src_pos == len(block) for edit in edits)
+    return low + before, high - after, len(edits) - before - after
+
+
+def order_free(blocks, read):
+    """{"errors", "length", "order_errors", "order_pairs", "found"} of true blocks (texts, in reading order).
+
+    `errors`: edits inside the found spans, and the characters of blocks not found or those read beside, what is more.
+    `order_errors` of `order_pairs`: pairs of found blocks that stand the other way round (Kendall's distance).
+    `found`: one similarity per block, 0 to 1.
+    """
+    spans = find_blocks(blocks, read)
+    lost = sum(len(block) for block, span in zip(blocks, spans, strict=True) if not span)
+    pieces, end = [], 0
+    for span in sorted(filter(None, spans)):
+        pieces.append(read[end : span[0]])
+        end = span[1]
+    beside = sum(len(piece.strip()) for piece in [*pieces, read[end:]])
+    errors = sum(span[2] for span in spans if span) + max(lost, beside)
+    starts = [span[0] for span in spans if span]
+    pairs = [(a, b) for place, a in enumerate(starts) for b in starts[place + 1 :]]
+    found = [
+        1 - span[2] / max(len(block), span[1] - span[0], 1) if span else 0.0
+        for block, span in zip(blocks, spans, strict=True)
+    ]
+    return {
+        "errors": errors,
+        "length": sum(map(len, blocks)),
+        "order_errors": sum(a > b for a, b in pairs),
+        "order_pairs": len(pairs),
+        "found": found,
+    }
+
+
+# <<< kit/metrics_text.py
+
+# >>> kit/scoring.py
+# Outputs against ground truth: which page is which, the scores of a page, and the figures over all pages.
+
+
+PAGE_FILES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".gif", ".webp", ".bmp", ".jp2", ".heic", ".pdf")
+TRUTH_SUFFIXES = (".txt", ".md", ".html")
+
+
+@dataclass
+class Truth:
+    """The ground truth of one page: its text with or without markup, a blocks document or None, facts about it."""
+
+    text: str
+    blocks: dict | None = None
+    facts: list = field(default_factory=list)
+    strata: dict = field(default_factory=dict)
+
+
+def read_truth_folder(folder):
+    """{page name: Truth} of a folder with NAME.txt, .md or .html and NAME.json (a blocks document) for each page.
+
+    Beside page files, only what has a page counts. A form feed parts the pages of a document: NAME/page_001. What
+    `pages.jsonl` says of a page ({"name": ..., "language": ...}) is there to split figures by. Raises Stop.
+    """
+    root, texts, blocks, pages = Path(folder), {}, {}, set()
+    for path in sorted(root.rglob("*")):
+        name = path.relative_to(root).with_suffix("").as_posix()
+        if path.suffix.lower() in PAGE_FILES:
+            pages.add(name)
+        elif path.suffix in TRUTH_SUFFIXES:
+            if name in texts:
+                raise Stop(f"{folder} has two texts for {name}: keep one of .txt, .md and .html.")
+            texts[name] = path.read_text("utf-8-sig")
+        elif path.suffix == ".json":
+            document = read_blocks(path.read_text("utf-8-sig"))
+            blocks |= {name: document} if document else {}
+    for name in [name for name, text in texts.items() if "\f" in text]:
+        parts = texts.pop(name).split("\f")
+        texts |= {f"{name}/page_{number:03d}": part for number, part in enumerate(parts, 1)}
+    names = [n for n in sorted(set(texts) | set(blocks)) if not pages or {n, re.sub(r"/page_\d+$", "", n)} & pages]
+    if not names:
+        raise Stop(f"{folder} holds no ground truth: NAME.txt, NAME.md, NAME.html or NAME.json beside each page.")
+    strata = {}
+    if (root / "pages.jsonl").is_file():
+        rows = map(json.loads, (root / "pages.jsonl").read_text("utf-8").splitlines())
+        strata = {row.pop("name"): row for row in rows}
+    return {
+        name: Truth(
+            texts[name] if name in texts else blocks_text(blocks[name]), blocks.get(name), [], strata.get(name, {})
+        )
+        for name in names
+    }
+
+
+def read_blocks(text):
+    """The blocks document in a string: itself, or what a recipe's `NAME.json` holds of it. None for anything else."""
+    try:
+        document = json.loads(text) if text else None
+    except ValueError:
+        return None
+    document = document.get("blocks") if isinstance(document, dict) and "schema" not in document else document
+    return document if isinstance(document, dict) and document.get("schema") == "ocr-blocks/1" else None
+
+
+def blocks_text(document):
+    return "\n\n".join(block["content"] for block in document["blocks"] if block["content"])
+
+
+def truth_blocks(truth):
+    """The texts of the true blocks in reading order: of the blocks document, else the paragraphs of the text."""
+    if truth.blocks:
+        return [block["content"] for block in truth.blocks["blocks"] if block["content"].strip()]
+    return re.split(r"\n\s*\n", to_plain_text(truth.text))
+
+
+def score_page(truth, output, blocks=None, profile="standard"):
+    """The scores of one page, a flat dict of counts and rates; of a failed page, those of an empty reading.
+
+    `output` is an `Output`; `blocks` its blocks document. What does not apply is None.
+    """
+    said = output.text or ""
+    plain = [to_plain_text(text, cell=" ") for text in (truth.text, said)]
+    true, read = (normal_text(text, profile) for text in plain)
+    read, cut = cut_loops(true, read)
+    true, read = graphemes(true), graphemes(read)
+    counts = edit_counts(true, read)
+    raw = [graphemes(normal_text(text, "diplomatic")) for text in (truth.text, said)]
+    raw_counts = edit_counts(raw[0], cut_loops(raw[0], raw[1])[0])
+    row = {"state": output.state, "error": output.error, "flags": " ".join(output.flags) or None, "cut": cut}
+    row |= {"cer": error_rate(counts), **counts, "read_length": len(read)}
+    row |= {"cer_raw": error_rate(raw_counts), "raw_errors": raw_counts["errors"], "raw_length": len(raw[0])}
+    blank = [not text for text in plain]
+    row |= {"missed": blank[1] and not blank[0] and output.state != "error", "invented": blank[0] and not blank[1]}
+    true_text, read_text = "".join(true), "".join(read)
+    unspaced = is_unspaced(true_text)
+    words = [list(text.replace(" ", "")) if unspaced else words_of(text) for text in (true_text, read_text)]
+    word_counts = None if unspaced else edit_counts(*words)
+    row["wer"] = None if unspaced else error_rate(word_counts)
+    row |= {f"word_{kind}": None if unspaced else word_counts[kind] for kind in counts}
+    row |= dict(zip(("words_precision", "words_recall", "words_f1"), bag_scores(*words), strict=True))
+    blocks_true = [normal_text(to_plain_text(text, cell=" "), profile) for text in truth_blocks(truth)]
+    free = order_free([text for text in blocks_true if text], read_text)
+    row |= {"free_errors": free["errors"], "free_length": free["length"], "free_cer": error_rate(free)}
+    row |= {"order_errors": free["order_errors"], "order_pairs": free["order_pairs"]}
+    row |= table_and_formula_scores(truth, said)
+    row |= {f"boxes_{name}": value for name, value in (score_blocks(truth.blocks, blocks) or {}).items()}
+    checked = [check_fact(fact, said) for fact in truth.facts]
+    row |= {"facts": len(checked), "facts_passed": checked.count(True), "facts_open": checked.count(None)}
+    return row
+
+
+def table_and_formula_scores(truth, said):
+    """True tables and formulas are those of the text where it has markup, else of the blocks document."""
+    tables, formulas = tables_in(truth.text), formulas_in(truth.text)
+    for block in truth.blocks["blocks"] if truth.blocks else ():
+        if block["label"] == "formula" and not formulas_in(truth.text):
+            formulas += formulas_in(f"$${block['content'].strip('$ ')}$$")
+        elif block["label"] == "table" and not tables_in(truth.text):
+            tables += tables_in(block["content"])
+    row = {"tables": len(tables), "tables_extra": None, "teds": None, "structure": None, "tables_unscored": 0}
+    if tables:
+        scores = score_tables(tables, tables_in(said))
+        row |= {"tables_extra": scores["extra"], "tables_unscored": scores["teds"].count(None)}
+        row |= {name: mean_of(scores[name]) for name in ("teds", "structure")}
+    return row | {"formulas": len(formulas), "formula": mean_of(score_formulas(formulas, formulas_in(said)))}
+
+
+def mean_of(values):
+    values = [value for value in values if value is not None]
+    return fmean(values) if values else None
+
+
+def share(rows, part, whole):
+    total = sum(row[whole] or 0 for row in rows)
+    return sum(row[part] or 0 for row in rows) / total if total else None
+
+
+def summarise(rows, resamples=2000, level=0.95):
+    """The figures of one run over its page rows. Rates are sums by sums (micro); failed pages count as empty.
+
+    `cer_read` is of the pages that were read. `order` is the share of block pairs in the right order.
+    """
+    read = [row for row in rows if row["state"] != "error"]
+    summary = {"pages": len(rows), "failed": len(rows) - len(read), "coverage": len(read) / len(rows)}
+    summary |= {"cer": share(rows, "errors", "length")}
+    summary["cer_low"], summary["cer_high"] = ratio_interval(
+        [row["errors"] for row in rows], [row["length"] for row in rows], resamples, level
+    )
+    summary |= {"cer_read": share(read, "errors", "length"), "cer_mean": fmean(min(1, row["cer"]) for row in rows)}
+    summary |= {"cer_median": median(row["cer"] for row in rows), "cer_raw": share(rows, "raw_errors", "raw_length")}
+    summary |= {kind: share(rows, kind, "length") for kind in ("substitutions", "insertions", "deletions")}
+    summary |= {"wer": share(rows, "word_errors", "word_length"), "words_f1": fmean(row["words_f1"] for row in rows)}
+    for kind in ("substitutions", "insertions", "deletions"):
+        summary[f"word_{kind}"] = share(rows, f"word_{kind}", "word_length")
+    wrong = share(rows, "order_errors", "order_pairs")
+    summary |= {"free_cer": share(rows, "free_errors", "free_length"), "order": None if wrong is None else 1 - wrong}
+    summary |= {name: mean_of(row[name] for row in rows) for name in ("teds", "structure", "formula")}
+    summary |= {name: sum(row[name] or 0 for row in rows) for name in ("tables", "tables_extra", "tables_unscored")}
+    summary |= box_summary([row for row in rows if row.get("boxes_true") is not None])
+    summary |= {"facts": sum(row["facts"] for row in rows), "facts_open": sum(row["facts_open"] for row in rows)}
+    summary["facts_passed"] = share(rows, "facts_passed", "facts")
+    summary |= {name: sum(bool(row[name]) for row in rows) for name in ("missed", "invented", "cut")}
+    return summary | {"looped": sum("looped" in (row["flags"] or "") for row in rows)}
+
+
+def box_summary(rows):
+    """Precision, recall and F1 of boxes at IoU 0.5 over all pages that have them, and the IoU of the covered areas."""
+    summed = Counter()
+    for row in rows:
+        summed.update({name: row[f"boxes_{name}"] for name in (
+            "true", "read", "matches", "matches_75", "matches_labelled", "iou", "split", "merged",
+            "area_true", "area_read", "area_common")})  # fmt: skip
+    sides = summed["true"] + summed["read"]
+    covered = summed["area_true"] + summed["area_read"] - summed["area_common"]
+    return {
+        "box_pages": len(rows),
+        "box_precision": summed["matches"] / summed["read"] if summed["read"] else None,
+        "box_recall": summed["matches"] / summed["true"] if summed["true"] else None,
+        "box_f1": 2 * summed["matches"] / sides if sides else None,
+        "box_f1_75": 2 * summed["matches_75"] / sides if sides else None,
+        "box_f1_labelled": 2 * summed["matches_labelled"] / sides if sides else None,
+        "box_iou": summed["iou"] / summed["matches"] if summed["matches"] else None,
+        "box_split": summed["split"],
+        "box_merged": summed["merged"],
+        "box_area_iou": summed["area_common"] / covered if covered else None,
+    }
+
+
+def compare_runs(rows_of, resamples=10_000):
+    """One row per pair of runs: mean difference of their CER (each at most 1) on common pages, p-value, Holm's.
+
+    `rows_of` maps a run to {page: row}.
+    """
+    names, pairs = list(rows_of), []
+    for place, one in enumerate(names):
+        for other in names[place + 1 :]:
+            common = sorted(set(rows_of[one]) & set(rows_of[other]))
+            gaps = [min(1, rows_of[one][page]["cer"]) - min(1, rows_of[other][page]["cer"]) for page in common]
+            p_value = paired_p_value(gaps, resamples)
+            pairs.append({"a": one, "b": other, "pages": len(gaps), "cer_gap": mean_of(gaps), "p": p_value})
+            pairs[-1] |= {"a_better": sum(gap < 0 for gap in gaps), "b_better": sum(gap > 0 for gap in gaps)}
+    for pair, adjusted in zip(pairs, holm([pair["p"] for pair in pairs]), strict=True):
+        pair["p_holm"] = adjusted
+    return pairs
+
+
+def page_confusions(truth, output, profile):
+    """Counter of (true, read) characters of one page."""
+    true, read = (normal_text(to_plain_text(text, cell=" "), profile) for text in (truth.text, output.text or ""))
+    return confusions(true, cut_loops(true, read)[0])
+
+
+def csv_text(rows):
+    """Rows (dicts with about the same keys) as CSV with one header; floats with six decimals."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    said = io.StringIO()
+    writer = csv.DictWriter(said, names, lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({name: f"{v:.6f}" if isinstance(v, float) else v for name, v in row.items()})
+    return said.getvalue()
+
+
+def missing_output(reason="no output"):
+    return Output(None, "error", reason)
+
+
+def folder_blocks(folder, name):
+    path = os.path.join(folder, f"{name}.json")
+    return read_blocks(Path(path).read_text("utf-8")) if os.path.isfile(path) else None
+
+
+# <<< kit/scoring.py
+# <<< shared part
+if __name__ == "__main__":
+    sys.exit(main())
