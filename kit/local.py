@@ -6,7 +6,7 @@ import time
 
 from kit.answers import flags_of, row_of, sentence, subject
 from kit.pages import image_bounds
-from kit.seam import Answer, Page, PageError, Unit
+from kit.seam import Answer, Page, PageError, Unit, say
 from kit.workers import decoded, error_of, in_workers, opened_items, worker_count
 
 
@@ -27,6 +27,7 @@ def local(items, options, recipe, stop, load, predict):
         pairs = ((pair.item, result) for pair, result in pairs)
     else:
         work = functools.partial(predict_items, predict, image_bounds(options, recipe))
+        say(f"Loading the model, in at most {worker_count(recipe)} processes.")
         pairs = in_workers(items, reading, work, worker_count(recipe), stop, batch)
     for item, result in pairs:
         yield error_of(item, result) or local_row(item, *result)

@@ -147,6 +147,7 @@ class Results:
         self.storage = open_storage(uri)
         self.done, self.deaths = Index(options.retry_errors), Counter()
         self.info = to_json(inference_entry(options, run))
+        self._lock = self.storage.claim("run" if not options.shard else "shard-{}-{}".format(*options.shard))
         names = self.storage.list()
         self._check_identity(names)
         for name in names:
@@ -170,6 +171,7 @@ class Results:
             self._closed = True
             self._rows.put(None)
         self._writer.join()
+        self._lock.close()
         if not self._told:
             self._raise_failure()
 

@@ -1,6 +1,7 @@
 """Where results are kept, a folder here or in a bucket, and the patience that every write to the Hub needs."""
 
 import contextlib
+import io
 import os
 import random
 import secrets
@@ -70,6 +71,27 @@ class LocalFolder:
         self.root = Path(path).expanduser()
         self.scratch = self.root / ".tmp"
 
+    def claim(self, name):
+        """Takes a lock that ends with this process, or with `close` of what is returned. Raises Stop if it is taken."""
+        try:
+            import fcntl
+        except ImportError:  # Windows
+            return io.BytesIO()
+        self.scratch.mkdir(parents=True, exist_ok=True)
+        lock = open(self.scratch / f"{name}.lock", "wb")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
+            raise Stop(
+                f"Another run of this command is at work in {self.where}. Wait for it, or share the work by --shard "
+                "0/2 and --shard 1/2.",
+                code=1,
+            ) from None
+        except OSError:  # a mount without locks
+            pass
+        return lock
+
     def list(self):
         """The relative paths of all files, sorted."""
         found, folders = [], [str(self.root)] if self.root.is_dir() else []
@@ -124,6 +146,10 @@ class BucketFolder:
                 f"The bucket {self.bucket} cannot be made or written: {first_line(error)}. "
                 "Name another place: --checkpoint hf://buckets/OWNER/NAME/FOLDER or --checkpoint FOLDER."
             ) from error
+
+    def claim(self, name):
+        """Nothing: a bucket has no locks. Two runs at once read pages twice, and lose none."""
+        return io.BytesIO()
 
     def list(self):
         self.files.invalidate_cache()

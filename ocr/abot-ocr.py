@@ -644,6 +644,10 @@ def _pillow_decode(stream, head, frame, bounds):
     try:
         image.load()
     except Exception:
+        if getattr(image, "reduce", 0) and image.format == "JPEG2000":
+            # Reduced decoding failed now and then in a public run. Without its head the file has no levels to use.
+            stream.seek(0)
+            return _pillow_decode(stream, b"", frame, bounds)
         if image.info.get("progressive"):  # without an end marker libjpeg gives nothing of a progressive file
             image.load_read = lambda size: stream.read(size) or b"\xff\xd9"
         else:
@@ -931,6 +935,27 @@ class LocalFolder:
         self.root = Path(path).expanduser()
         self.scratch = self.root / ".tmp"
 
+    def claim(self, name):
+        """Takes a lock that ends with this process, or with `close` of what is returned. Raises Stop if it is taken."""
+        try:
+            import fcntl
+        except ImportError:  # Windows
+            return io.BytesIO()
+        self.scratch.mkdir(parents=True, exist_ok=True)
+        lock = open(self.scratch / f"{name}.lock", "wb")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
+            raise Stop(
+                f"Another run of this command is at work in {self.where}. Wait for it, or share the work by --shard "
+                "0/2 and --shard 1/2.",
+                code=1,
+            ) from None
+        except OSError:  # a mount without locks
+            pass
+        return lock
+
     def list(self):
         """The relative paths of all files, sorted."""
         found, folders = [], [str(self.root)] if self.root.is_dir() else []
@@ -985,6 +1010,10 @@ class BucketFolder:
                 f"The bucket {self.bucket} cannot be made or written: {first_line(error)}. "
                 "Name another place: --checkpoint hf://buckets/OWNER/NAME/FOLDER or --checkpoint FOLDER."
             ) from error
+
+    def claim(self, name):
+        """Nothing: a bucket has no locks. Two runs at once read pages twice, and lose none."""
+        return io.BytesIO()
 
     def list(self):
         self.files.invalidate_cache()
@@ -1726,6 +1755,7 @@ class Results:
         self.storage = open_storage(uri)
         self.done, self.deaths = Index(options.retry_errors), Counter()
         self.info = to_json(inference_entry(options, run))
+        self._lock = self.storage.claim("run" if not options.shard else "shard-{}-{}".format(*options.shard))
         names = self.storage.list()
         self._check_identity(names)
         for name in names:
@@ -1749,6 +1779,7 @@ class Results:
             self._closed = True
             self._rows.put(None)
         self._writer.join()
+        self._lock.close()
         if not self._told:
             self._raise_failure()
 
@@ -2998,16 +3029,21 @@ def option_parser(recipe, add_options=None):
     add("--keep-extension", action="store_true", help="name files x.png.md, for inputs that differ by suffix only")
 
     engines = recipe.get("engines") or (["offline", "serve"] if recipe["engine"] == "vllm" else [recipe["engine"]])
+
+    def served(*flags, help, **how):
+        """An option that a recipe whose model only runs in worker processes takes, and does not list."""
+        add(*flags, help=argparse.SUPPRESS if engines == ["local"] else help, **how)
+
     add("--engine", choices=engines, help=f"how the model runs ({', '.join(engines)}; default: the faster here)")
-    add("--endpoint", metavar="URL", help="OpenAI-compatible server that is already running, e.g. http://host:8000/v1")
+    served("--endpoint", metavar="URL", help="OpenAI-compatible server that runs already, e.g. http://host:8000/v1")
     add("--model", default=recipe["model"], help="model id or folder (default %(default)s)")
     add("--revision", default=recipe.get("revision"), help="revision of the model (default %(default)s)")
-    add("--max-model-len", type=positive, default=recipe.get("max_model_len"), help="context (default %(default)s)")
-    add("--max-tokens", type=positive, help=f"longest answer (default {recipe.get('max_tokens')})")
-    add("--gpu-memory-utilization", type=float, default=(recipe.get("engine_args") or {}).get("gpu_memory_utilization"),
-        help="fraction of GPU memory for the engine (default %(default)s)")  # fmt: skip
-    add("--window", "--batch-size", type=positive, help="pages in flight (default: from the engine and the memory)")
-    add("--retries", type=int, default=1, help="times a looping or broken answer is asked again (default 1)")
+    served("--max-model-len", type=positive, default=recipe.get("max_model_len"), help="context (default %(default)s)")
+    served("--max-tokens", type=positive, help=f"longest answer (default {recipe.get('max_tokens')})")
+    share = (recipe.get("engine_args") or {}).get("gpu_memory_utilization")
+    served("--gpu-memory-utilization", type=float, default=share, help="share of GPU memory (default %(default)s)")
+    served("--window", "--batch-size", type=positive, help="pages in flight (default: from the engine and the memory)")
+    served("--retries", type=int, default=1, help="times a looping or broken answer is asked again (default 1)")
     for key, value in (recipe.get("sampling") or {}).items():
         by_task = recipe.get("task_sampling", {}).items()
         default = ", ".join([str(value), *(f"{own[key]} for {task}" for task, own in by_task if key in own)])
@@ -3450,6 +3486,7 @@ def model_config(options):
 def check_code(args, config, package):
     """Raises Stop if the installed vLLM does not know the model's class, or lacks a logits processor."""
     from importlib.metadata import entry_points
+    from importlib.util import find_spec
 
     wanted = args.get("hf_overrides", {}).get("architectures") or config.get("architectures") or []
     known = (package / "model_executor" / "models" / "registry.py").read_text()
@@ -3462,10 +3499,12 @@ def check_code(args, config, package):
     for name in args.get("logits_processors", []):
         module, _, attribute = name.partition(":")
         top, *rest = module.split(".")
-        folder = package if top == "vllm" else package.parent / top
-        source = next((p for p in (folder.joinpath(*rest, "__init__.py"), folder.joinpath(*rest).with_suffix(".py"))
-                       if p.exists()), None)  # fmt: skip
-        if source is None or attribute not in source.read_text():
+        # A package of the script's own lies beside the script's other packages, not beside the image's vLLM.
+        own = top != "vllm" and find_spec(top)
+        folders = [package if top == "vllm" else package.parent / top]
+        folders += map(Path, (own and own.submodule_search_locations) or ())
+        paths = [p for f in folders for p in (f.joinpath(*rest, "__init__.py"), f.joinpath(*rest).with_suffix(".py"))]
+        if not any(attribute in path.read_text() for path in paths if path.exists()):
             raise Stop(f"The logits processor {name} is not installed beside vLLM in {package.parent}.")
 
 

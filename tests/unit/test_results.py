@@ -115,7 +115,8 @@ def test_deaths_are_durable_at_once_and_counted(output):
     results = open_results(make_options(output=output), RECIPE, None, RUN)
     results.record_death(["train-3", "train-4"])
     results.record_death(["train-4"])
-    again = open_results(make_options(output=output), RECIPE, None, RUN)  # the first one is still open: no close needed
+    results._lock.close()  # as if it had been killed: no close needed
+    again = open_results(make_options(output=output), RECIPE, None, RUN)
     assert dict(results.deaths) == dict(again.deaths) == {"train-3": 1, "train-4": 2}
 
 
@@ -216,7 +217,8 @@ from kit import results
 from tests.unit.test_results import RECIPE, RUN, make_options, make_row
 results.PART_ROWS, results.FILE_ROWS = 20, 20
 output, first, step = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-run = results.open_results(make_options(output=output), RECIPE, None, RUN)
+shard = (first, step) if step > 1 else None
+run = results.open_results(make_options(output=output, shard=shard), RECIPE, None, RUN)
 for number in range(first, 2000, step):
     if f"train-{{number}}" not in run.done:
         run.put(make_row(number))
@@ -245,14 +247,14 @@ def test_kill_and_resume_loses_only_the_open_part(output):
         sent += map(int, writer.stdout.read().split())
         writer.wait()
         assert not done & set(sent), "a unit that was done came again"
-        index = open_results(options, RECIPE, None, RUN).done
+        index = write(options, []).done
         now = {number for number in range(2000) if f"train-{number}" in index}
         assert done <= now
         queued = results_module.PART_ROWS + 20 + 1  # what the queue and the open part can hold
         assert len(set(sent) - now) <= queued
         done = now
     assert start_writer(output).wait() == 0
-    index = open_results(options, RECIPE, None, RUN).done
+    index = write(options, []).done
     assert len(index) == 2000
     if output == "user/ocr":
         assert sorted(row["row"] for row in part_rows()) == list(range(2000))
@@ -267,6 +269,18 @@ def test_two_shards_write_one_checkpoint():
         assert writer.returncode == 0
     assert sorted(row["row"] for row in part_rows()) == list(range(2000))
     assert len(open_results(make_options(), RECIPE, None, RUN).done) == 2000
+
+
+@BOTH
+def test_the_same_run_twice_at_once_is_refused(output):
+    results = open_results(make_options(output=output), RECIPE, None, RUN)
+    other = open_results(make_options(output=output, shard=(0, 2)), RECIPE, None, RUN)
+    with pytest.raises(Stop, match="Another run of this command is at work.*--shard") as stop:
+        open_results(make_options(output=output), RECIPE, None, RUN)
+    assert stop.value.code == 1
+    results.close()
+    write(make_options(output=output), [make_row(1)])
+    other.close()
 
 
 def test_the_index_prefers_success_and_then_the_last():
