@@ -9,6 +9,7 @@ import os
 import threading
 
 from kit.seam import Page, PageError
+from kit.storage import first_line, persist
 
 # A page is handed over with at most this many pixels, whatever the bounds: 150 MB as RGB. Larger ones are reduced.
 PAGE_PIXELS = 50_000_000
@@ -131,9 +132,9 @@ def _fetch(uri):
     from huggingface_hub import HfFileSystem
 
     try:
-        return HfFileSystem().cat_file(uri)
+        return persist(lambda: HfFileSystem().cat_file(uri), patience=300)  # a worker may be silent for 600 s
     except Exception as error:
-        raise PageError(f"cannot fetch {uri}: {type(error).__name__}: {error}") from error
+        raise PageError(f"cannot fetch {uri}: {first_line(error)}") from error
 
 
 def _peek(stream):
@@ -192,13 +193,13 @@ def _pillow_decode(stream, head, frame, bounds):
             raise PageError(f"there is no page {frame + 1}: the file has {sum(1 for _ in _page_frames(image))}")
         image.seek(number)
     size = image.size
-    target = _fitted_size(size, bounds)
+    target, reduction = _fitted_size(size, bounds), 0
     if image.format in ("JPEG", "MPO"):
         # Decodes to half, a quarter or an eighth where that is still inside the target: 100 ms instead of 206 for
         # 2480 x 3508 to 1540, at the same character error rate (PP-OCRv6, letters of 28 and 34 px before).
         image.draft(None, target)
     elif image.format == "JPEG2000":
-        image.reduce = _jpeg2000_reduction(head, size, target)
+        image.reduce = reduction = _jpeg2000_reduction(head, size, target)
     width, height = image.size
     needed = width * height * {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2}.get(image.mode, 4)
     if image.info.get("progressive"):  # libjpeg keeps all coefficients, at full size
@@ -211,7 +212,7 @@ def _pillow_decode(stream, head, frame, bounds):
     try:
         image.load()
     except Exception:
-        if getattr(image, "reduce", 0) and image.format == "JPEG2000":
+        if reduction:
             # Reduced decoding failed now and then in a public run. Without its head the file has no levels to use.
             stream.seek(0)
             return _pillow_decode(stream, b"", frame, bounds)
