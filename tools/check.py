@@ -45,6 +45,7 @@ PACKAGES = {
     "PIL": "pillow",
     "cv2": "opencv-python-headless",
     "docx": "python-docx",
+    "fpdf": "fpdf2",
     "google": "google-genai",
     "skimage": "scikit-image",
     "sklearn": "scikit-learn",
