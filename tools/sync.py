@@ -469,6 +469,13 @@ def status_table(entries):
     return table(["recipe", "backend", "engine", "vLLM", "image", "engine tested", "support", "notes"], rows)
 
 
+def tools_table(texts):
+    """The table of README.md with the tools beside the recipes: the first line of each docstring."""
+    tools = {name: ast.get_docstring(ast.parse(text)) for name, text in texts.items() if name.startswith("ocr/ocr-")}
+    rows = [[f"[`{Path(name).stem}`]({name})", told.splitlines()[0]] for name, told in sorted(tools.items())]
+    return table(["tool", "what it does"], rows) if rows else ""
+
+
 LANGUAGES_HEAD = """# Languages
 
 What each model's own card says about languages, and how well that is backed. Nothing here is inferred: a model may
@@ -552,11 +559,13 @@ def plan(root=ROOT, only=()):
         return {shown: text for shown, text in texts.items() if shown in only}, list(dict.fromkeys(problems))
     if entries:
         texts["LANGUAGES.md"] = languages_document(entries)
-        for name, mark, make in (("README.md", "recipes", recipes_table), ("CLAUDE.md", "status", status_table)):
+        tables = [("README.md", "recipes", recipes_table(entries)), ("CLAUDE.md", "status", status_table(entries))]
+        tables += [("README.md", "tools", told)] if (told := tools_table(texts)) else []
+        for name, mark, content in tables:
             path = root / name
             try:
                 if path.exists():
-                    texts[name] = fill(path.read_text(), mark, make(entries), name)
+                    texts[name] = fill(texts.get(name) or path.read_text(), mark, content, name)
             except Problem as problem:
                 problems.append(str(problem))
     return texts, list(dict.fromkeys(problems))
