@@ -16,7 +16,7 @@ import platform
 import random
 import sys
 import time
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -49,7 +49,7 @@ def sigmoid(value):
     return 1 / (1 + math.exp(-value))
 
 
-def truth(strengths, page_effect=1.0, bias=BIAS):
+def truth(strengths, page_effect=1.0, bias=BIAS, judges=1, tie=0.1):
     """The ratings in Elo points that infinitely many pages in balanced order would give (mean 0)."""
     import numpy as np
 
@@ -60,10 +60,20 @@ def truth(strengths, page_effect=1.0, bias=BIAS):
         for j, b in enumerate(names):
             if i != j:
                 gaps = strengths[a] - strengths[b] + math.sqrt(2) * page_effect * nodes
-                chance = (1 / (1 + np.exp(-gaps - bias)) + 1 / (1 + np.exp(-gaps + bias))) / 2
-                wins[i, j] = (chance * weights).sum() / weights.sum()
-    wins = 0.9 * wins + 0.05 * (1 - np.eye(len(names)))  # one vote in ten is a tie
+                score = sum(jury_score(1 / (1 + np.exp(-gaps + first)), judges, tie) for first in (bias, -bias)) / 2
+                wins[i, j] = (score * weights).sum() / weights.sum()
     return dict(zip(names, POINTS * fit_strengths(wins[None])[0], strict=True))
+
+
+def jury_score(chance, judges, tie):
+    """The expected score of a majority of independent judges who win with `chance` where they do not tie."""
+    total = 0
+    for said in product((1, 0, 0.5), repeat=judges):
+        counts = [said.count(value) for value in (1, 0, 0.5)]
+        top = [value for value, count in zip((1, 0, 0.5), counts, strict=True) if count == max(counts)]
+        share = ((1 - tie) * chance) ** counts[0] * ((1 - tie) * (1 - chance)) ** counts[1] * tie ** counts[2]
+        total = total + share * (top[0] if len(top) == 1 else 0.5)
+    return total
 
 
 def boards_of(votes, bootstrap, **settings):
@@ -74,7 +84,7 @@ def boards_of(votes, bootstrap, **settings):
 
 def coverage(runs, bootstrap, pages, orders, judges, strengths=STRENGTHS):
     """How often the 95 % intervals hold the truth, of ratings and of differences, and how often the order is right."""
-    real, hits, gap_hits, total, gaps, right = truth(strengths), 0, 0, 0, 0, 0
+    real, hits, gap_hits, total, gaps, right = truth(strengths, judges=judges), 0, 0, 0, 0, 0
     false_tiers = 0
     for run in range(runs):
         board = boards_of(simulate(strengths, pages, random.Random(run), orders, judges, seed=run), bootstrap, seed=run)
