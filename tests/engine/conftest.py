@@ -16,7 +16,14 @@ OWN_ARGS = {
     "paddleocr_vl": {"trust_remote_code": False},
     "qwen3_5": {"dtype": "bfloat16"},  # all that its linear attention takes on a CPU
 }
-CPU_ENVIRONMENT = {"OCR_ALLOW_CPU": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
+CPU_ENVIRONMENT = {
+    "OCR_ALLOW_CPU": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "HF_HUB_OFFLINE": "1",
+    # Threads bound to cores wait for each other where anything else runs there.
+    "OMP_NUM_THREADS": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+}
 
 
 @pytest.fixture(scope="session")

@@ -184,7 +184,9 @@ def lighton_ocr(folder):
 
 
 def dots_ocr(folder):
-    """No class of transformers: the vision weights are written under the names that the checkpoint gives them."""
+    """No class of transformers: the configuration is code of the checkpoint, as it is there, and the vision weights
+    have the names that the checkpoint gives them.
+    """
     import torch
     from safetensors.torch import save_file
     from transformers import (
@@ -226,10 +228,14 @@ def dots_ocr(folder):
     save_file(weights, Path(folder, "model.safetensors"), {"format": "pt"})
     config = text.config.to_dict() | {
         "architectures": ["DotsOCRForCausalLM"], "model_type": "dots_ocr", "vision_config": vision,
+        "auto_map": {"AutoConfig": "configuration_dots.DotsOCRConfig"},
         "image_token_id": ids["<|imgpad|>"], "video_token_id": ids["<|video_pad|>"], "dtype": "float32",
         "eos_token_id": [ids["<|endoftext|>"], ids["<|endofassistant|>"]],
     }  # fmt: skip
     write(folder, "config.json", config)
+    Path(folder, "configuration_dots.py").write_text(
+        'from transformers import Qwen2Config\n\n\nclass DotsOCRConfig(Qwen2Config):\n    model_type = "dots_ocr"\n'
+    )
     write(folder, "generation_config.json", {"eos_token_id": config["eos_token_id"]})
     images = Qwen2VLImageProcessor(patch_size=14, temporal_patch_size=1, min_pixels=3136, max_pixels=1003520)
     Qwen2_5_VLProcessor(images, words, Qwen2VLVideoProcessor(), chat_template=template).save_pretrained(folder)
