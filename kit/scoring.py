@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, median
 
-from kit.bench_outputs import Output
+from kit.bench_outputs import Output, output_at, page_number, text_columns
 from kit.metrics_blocks import formulas_in, score_blocks, score_formulas
 from kit.metrics_facts import check_fact
 from kit.metrics_stats import holm, paired_p_value, ratio_interval
@@ -99,6 +99,66 @@ def truth_blocks(truth):
     if truth.blocks:
         return [block["content"] for block in truth.blocks["blocks"] if block["content"].strip()]
     return re.split(r"\n\s*\n", to_plain_text(truth.text))
+
+
+# ---- Which output belongs to which page
+
+
+def row_names(table, row, row_key=None):
+    """What may name the page of a row, the surest first: names with and without suffix, then the base name."""
+    columns = table.columns
+    number = page_number(columns, row)
+    if row_key and row_key in columns:
+        return [str(columns[row_key][row])]
+    names = dict.fromkeys(filter(None, [columns["name"][row]] if "name" in columns else []))
+    for column in ("file_name", "id", "image_sha256", "source_row"):
+        said = columns[column][row] if column in columns else None
+        if said is None:
+            continue
+        bare = re.sub(r"\.\w{2,4}$", "", str(said))
+        several = [f"{bare}/page_{number:03d}", f"{bare}_pg{number}"] if number > 1 else []
+        names |= dict.fromkeys([str(said), *several, bare] if number == 1 else several)
+        names |= dict.fromkeys([f"{bare}/page_001"] if number == 1 else [])
+    return list(names)
+
+
+def outputs_of(table, column, folder, truths, row_key=None):
+    """{key: (Output, blocks)} for every true page, and how many outputs belong to none of them.
+
+    `folder` is where the table is from, None for a dataset. A true page without a row is an error, "no output".
+    """
+    places, several = {}, len(text_columns(table, None)) > 1 if folder is None else False
+    for row in range(len(table.columns[column])):
+        for name in row_names(table, row, row_key) or [f"row-{row}"]:
+            places.setdefault(name, row)
+    blocks, found = blocks_column(table), {}
+    for key in truths:
+        row = places.get(key, places.get(os.path.basename(key)))
+        if row is None:
+            found[key] = (Output(None, "error", "no output"), None)
+        elif folder:
+            found[key] = (output_at(table, column, row, True), folder_blocks(folder, table.columns["name"][row]))
+        else:
+            document = read_blocks(table.columns[blocks][row]) if blocks else None
+            found[key] = (output_at(table, column, row, not several), document)
+    used = sum(output.error != "no output" for output, _ in found.values())
+    return found, len(table.columns[column]) - used
+
+
+def blocks_column(table):
+    for name, values in table.columns.items():
+        first = next((value for value in values if value), None)
+        if isinstance(first, str) and read_blocks(first):
+            return name
+    return None
+
+
+def folder_blocks(folder, name):
+    path = os.path.join(folder, f"{name}.json")
+    return read_blocks(Path(path).read_text("utf-8")) if os.path.isfile(path) else None
+
+
+# ---- Scores
 
 
 def score_page(truth, output, blocks=None, profile="standard"):
@@ -247,12 +307,3 @@ def csv_text(rows):
     for row in rows:
         writer.writerow({name: f"{v:.6f}" if isinstance(v, float) else v for name, v in row.items()})
     return said.getvalue()
-
-
-def missing_output(reason="no output"):
-    return Output(None, "error", reason)
-
-
-def folder_blocks(folder, name):
-    path = os.path.join(folder, f"{name}.json")
-    return read_blocks(Path(path).read_text("utf-8")) if os.path.isfile(path) else None
