@@ -22,7 +22,7 @@
 # flavor = "cpu-basic"
 # timeout = "1h"
 # ///
-"""Draws 29 small pages with their true text, tables and boxes, and checks that models still read them as before.
+"""OCR smoke set: 29 small pages with true text, tables and boxes, and a check that models read them as before.
 
     uv run ocr/ocr-smoke.py smoke
     uv run ocr/pp-ocrv6.py smoke out/pp
@@ -654,9 +654,8 @@ def main(arguments=None):
             code, said = check_runs(options)
         else:
             names = list(write_pages(Path(options.out), options.seed, options.only))
-            say(
-                f"{len(names)} pages with their true text in {options.out}. Read them: uv run ocr/pp-ocrv6.py {options.out} OUT"
-            )
+            say(f"{len(names)} pages with their true text in {options.out}.")
+            say(f"Read them: uv run ocr/pp-ocrv6.py {options.out} OUT")
             code, said = 0, {"pages": len(names), "seed": options.seed}
     except Stop as stop:
         say(str(stop))
