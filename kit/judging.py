@@ -35,7 +35,7 @@ from kit.votes import (
 
 BOTH_ORDERS_UP_TO = 2000  # pairs of outputs; more are judged in one order each, exactly balanced
 MOST_TRUNCATED = 0.2  # share of the pairs that may be shown cut
-INK = 40  # levels that the darkest half percent of a page must lie below its middle to be print
+INK = 40  # levels that the darkest 20 of 100,000 pixels lie below the middle one where anything is printed
 
 
 class Reply(NamedTuple):
@@ -197,7 +197,7 @@ class Case:
             return True
         image.thumbnail((400, 400))
         levels = sorted(image.tobytes())
-        return levels[len(levels) // 2] - levels[len(levels) // 200] > INK
+        return levels[len(levels) // 2] - levels[len(levels) // 5000] > INK
 
     def image(self, key):
         """The page as the judge sees it, RGB. Raises PageError where it cannot be read."""

@@ -2917,7 +2917,7 @@ def leaderboard_text(boards):
 
 BOTH_ORDERS_UP_TO = 2000  # pairs of outputs; more are judged in one order each, exactly balanced
 MOST_TRUNCATED = 0.2  # share of the pairs that may be shown cut
-INK = 40  # levels that the darkest half percent of a page must lie below its middle to be print
+INK = 40  # levels that the darkest 20 of 100,000 pixels lie below the middle one where anything is printed
 
 
 class Reply(NamedTuple):
@@ -3079,7 +3079,7 @@ class Case:
             return True
         image.thumbnail((400, 400))
         levels = sorted(image.tobytes())
-        return levels[len(levels) // 2] - levels[len(levels) // 200] > INK
+        return levels[len(levels) // 2] - levels[len(levels) // 5000] > INK
 
     def image(self, key):
         """The page as the judge sees it, RGB. Raises PageError where it cannot be read."""
@@ -3867,6 +3867,10 @@ def sampling_params(body):
     values["extra_args"] = values.pop("vllm_xargs", None)
     if values.get("structured_outputs"):
         values["structured_outputs"] = StructuredOutputsParams(**values["structured_outputs"])
+    if values.get("repetition_detection"):
+        from vllm.sampling_params import RepetitionDetectionParams  # not in the oldest versions
+
+        values["repetition_detection"] = RepetitionDetectionParams(**values["repetition_detection"])
     return SamplingParams(output_kind=RequestOutputKind.FINAL_ONLY, **values)
 
 
@@ -4246,7 +4250,7 @@ def request_number(request):
 def answer_of(output):
     """The Answer in a finished `vllm.RequestOutput`, or the PageError for one that the engine gave up."""
     said = output.outputs[0]
-    if said.finish_reason not in ("stop", "length"):
+    if said.finish_reason not in ("stop", "length", "repetition"):
         return PageError(f"vLLM ended the request with {said.finish_reason!r}")
     logprobs = said.logprobs and [at[token].logprob for at, token in zip(said.logprobs, said.token_ids, strict=False)]
     prompt_tokens = len(output.prompt_token_ids or ())
