@@ -1,4 +1,4 @@
-"""Whether an answer keeps its model's protocol: boxes that are boxes, tables that are tables, an image that was seen."""
+"""Whether an answer keeps its model's protocol: boxes are boxes, tables are tables, the image was seen."""
 
 import html
 import re

@@ -26,7 +26,8 @@ th { color: var(--soft); font-weight: 600 } .n { text-align: right; white-space:
 td.error { max-width: 34rem; overflow-wrap: anywhere } code { overflow-wrap: anywhere }
 svg { display: block; width: 100%; max-width: 720px; height: auto; background: var(--card); border-radius: 8px }
 svg text { fill: var(--ink); font: 12px system-ui, sans-serif } svg .soft { fill: var(--soft) }
-svg .axis { stroke: var(--line) } .key { display: inline-flex; align-items: center; gap: .35rem; margin: 0 .9rem .2rem 0 }
+svg .axis { stroke: var(--line) }
+.key { display: inline-flex; align-items: center; gap: .35rem; margin: 0 .9rem .2rem 0 }
 .key i { width: .8rem; height: .8rem; border-radius: 2px } details { margin: .6rem 0 } summary { cursor: pointer }
 """
 
@@ -99,8 +100,8 @@ def report_section(report, alone):
 
 def summary_table(reports):
     """One row per target and level of concurrency."""
-    head = ("target", "model", "provider", "at a time", "ok", "median s", "p90 s", "first token s", "tokens/s", "pages/s",
-            "CER", "boxes F1")  # fmt: skip
+    head = ("target", "model", "provider", "at a time", "ok", "median s", "p90 s", "first token s", "tokens/s",
+            "pages/s", "CER", "boxes F1")  # fmt: skip
     rows = []
     for report in reports:
         for target in report["targets"]:
@@ -112,15 +113,18 @@ def summary_table(reports):
             ]
             end = [quality.get("cer_mean"), quality.get("f1_mean")]
             for level in target["levels"]:
-                times = [(level[key] or {}).get(rank) for key, rank in
-                         (("wall_s", "p50"), ("wall_s", "p90"), ("ttft_s", "p50"), ("tokens_per_s", "p50"))]  # fmt: skip
+                ranks = (("wall_s", "p50"), ("wall_s", "p90"), ("ttft_s", "p50"), ("tokens_per_s", "p50"))
+                times = [(level[key] or {}).get(rank) for key, rank in ranks]
                 done = f"{level['ok']} of {level['attempted']}"
                 rows.append([*start, level["concurrency"], done, *times, level["pages_per_s"], *end])
             if not target["levels"]:
                 rows.append(
                     [*start, None, f"{target['status'].replace('_', ' ')}: {target['error'] or ''}", *[None] * 5, *end]
                 )
-    note = '<p class="soft">ok: the answer keeps the model\'s protocol. CER and F1 are against confirmed pages and are no part of it.</p>'
+    note = (
+        '<p class="soft">ok: the answer keeps the protocol of its model. '
+        "CER and F1 are against confirmed pages and are no part of it.</p>"
+    )
     return table_html(head, rows, numbers=range(3, 12)) + note
 
 
@@ -141,7 +145,8 @@ def table_html(head, rows, numbers=()):
             + "".join(f'<td class="{kind}">{page_text(v)}</td>' for kind, v in zip(kinds, row, strict=True))
             + "</tr>"
         )
-    return f'<div class="scroll" tabindex="0"><table><thead><tr>{cells}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'
+    inside = f"<thead><tr>{cells}</tr></thead><tbody>{''.join(lines)}</tbody>"
+    return f'<div class="scroll" tabindex="0"><table>{inside}</table></div>'
 
 
 def charts(reports):
@@ -254,8 +259,8 @@ def pixel_table(report):
     rows = [[page, *(f"{seen[label]:,}" if label in seen else None for label in labels)]
             for page, seen in report["pixels"]["pages"].items()]  # fmt: skip
     return (
-        "<h3>Pixels sent</h3><p>Each recipe prepares the page as its model needs it, so the targets did not see the same "
-        "number of pixels.</p>" + table_html(["page", *labels], rows, numbers=range(1, len(labels) + 1))
+        "<h3>Pixels sent</h3><p>Each recipe prepares the page as its model needs it, so the targets did not see "
+        "the same number of pixels.</p>" + table_html(["page", *labels], rows, numbers=range(1, len(labels) + 1))
     )
 
 
@@ -280,8 +285,8 @@ def failures(report):
 
 
 def every_run(report):
-    head = ["target", "page", "round", "at a time", "outcome", "s", "first token s", "tokens/s", "prompt", "tokens", "characters",
-            "blocks", "CER", "flags"]  # fmt: skip
+    head = ["target", "page", "round", "at a time", "outcome", "s", "first token s", "tokens/s", "prompt", "tokens",
+            "characters", "blocks", "CER", "flags"]  # fmt: skip
     rows = []
     for target in report["targets"]:
         for run in target["runs"]:

@@ -19,6 +19,8 @@ SHORTEST_SECRET = 4  # characters; shorter ones would be found inside of words
 def host_class(host):
     """ "loopback", "private" or "public"; a name that is no address counts by its ending."""
     host = (host or "").lower().rstrip(".")
+    if host in ("loopback", "private", "public"):  # redacted before
+        return host
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

@@ -39,8 +39,8 @@ def map_of(schema):
 
 SPREAD = maybe(table_of(p50=NUMBER, p90=NUMBER, p95=NUMBER, p99=NUMBER))
 STAGE = table_of(
-    outcome=maybe({"enum": list(OUTCOMES)}), http_status=maybe(COUNT), finish_reason=maybe(TEXT), max_tokens=maybe(COUNT),
-    wall_s=maybe(NUMBER), ttft_s=maybe(NUMBER), tokens_per_s=maybe(NUMBER), streamed=FLAG,
+    outcome=maybe({"enum": list(OUTCOMES)}), http_status=maybe(COUNT), finish_reason=maybe(TEXT),
+    max_tokens=maybe(COUNT), wall_s=maybe(NUMBER), ttft_s=maybe(NUMBER), tokens_per_s=maybe(NUMBER), streamed=FLAG,
     usage=maybe({"type": "object"}), images=list_of({"type": "array", "items": COUNT, "minItems": 2, "maxItems": 2}),
     flags=list_of(TEXT),
 )  # fmt: skip
@@ -49,8 +49,8 @@ RUN = table_of(
     page=TEXT, iteration=COUNT, concurrency=COUNT, warmup=FLAG, outcome={"enum": list(OUTCOMES)}, error=maybe(TEXT),
     started_at=MOMENT, wall_s=maybe(NUMBER), client_s=maybe(NUMBER), ttft_s=maybe(NUMBER), tokens_per_s=maybe(NUMBER),
     prompt_tokens=maybe(COUNT), completion_tokens=maybe(COUNT), image_tokens_needed=maybe(COUNT),
-    image_ignored=maybe(FLAG), truncated=FLAG, looped=FLAG, flags=list_of(TEXT), chars=maybe(COUNT), blocks=maybe(COUNT),
-    boxed_blocks=maybe(COUNT), labels=map_of(COUNT), table=maybe(TABLE), stages=list_of(STAGE),
+    image_ignored=maybe(FLAG), truncated=FLAG, looped=FLAG, flags=list_of(TEXT), chars=maybe(COUNT),
+    blocks=maybe(COUNT), boxed_blocks=maybe(COUNT), labels=map_of(COUNT), table=maybe(TABLE), stages=list_of(STAGE),
     output_file=TEXT, output_sha256=TEXT,
     quality=maybe(table_of(cer=maybe(NUMBER), iou_mean=maybe(NUMBER), precision=maybe(NUMBER), recall=maybe(NUMBER),
                            f1=maybe(NUMBER))),
@@ -78,8 +78,8 @@ REPORT_SCHEMA = {
     **table_of(
         schema={"const": REPORT_VERSION}, run_id=TEXT, started_at=MOMENT, finished_at=maybe(MOMENT), complete=FLAG,
         tool_sha256=TEXT, command=list_of(TEXT), task={"enum": list(BENCH_TASKS)},
-        params=table_of(warmup=COUNT, repeat=COUNT, concurrency=list_of(COUNT), timeout_s=NUMBER, stall_timeout_s=NUMBER,
-                        max_tokens=maybe(COUNT), dpi=COUNT, stream=FLAG),
+        params=table_of(warmup=COUNT, repeat=COUNT, concurrency=list_of(COUNT), timeout_s=NUMBER,
+                        stall_timeout_s=NUMBER, max_tokens=maybe(COUNT), dpi=COUNT, stream=FLAG),
         input=table_of(source=TEXT, n=COUNT, pages_sha256=TEXT,
                        pages=list_of(table_of(id=TEXT, sha256=maybe(TEXT), width=maybe(COUNT), height=maybe(COUNT)))),
         host=maybe(table_of(os=TEXT, machine=TEXT, python=TEXT, cpus=maybe(COUNT), memory_gib=maybe(NUMBER),

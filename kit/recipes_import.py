@@ -2,6 +2,7 @@
 
 import ast
 import difflib
+import functools
 import importlib.util
 import sys
 from pathlib import Path
@@ -42,6 +43,7 @@ def find_recipe(name, folder):
     raise Stop(f"{name} is no recipe in {folder} and no model of one.{hint} A file is named by its path, ./x.py.")
 
 
+@functools.cache
 def import_recipe(path):
     """The module of a recipe file. Its functions and its shared part are what a run of that file would use."""
     spec = importlib.util.spec_from_file_location("recipe_" + Path(path).stem.replace("-", "_"), path)

@@ -17,7 +17,7 @@
 # secrets = ["HF_TOKEN"]
 # timeout = "4h"
 # ///
-"""Endpoint benchmark: speed, protocol and failures of running OCR endpoints on the same pages, as report.json and a page.
+"""Endpoint benchmark: speed, protocol and failures of OCR endpoints on the same pages, as report.json and a page.
 
     uv run ocr/ocr-endpoint-bench.py run samples --target glm-ocr=http://127.0.0.1:8000/v1 --task text
     uv run ocr/ocr-endpoint-bench.py run user/scans --task end2end --concurrency 1,4,16 --repeat 3 \\
@@ -134,7 +134,7 @@ class Target:
 
 
 def adapter_of(target, task, folder):
-    """The target's recipe as a dict: path, module, options, recipe, steps. Raises Stop where there is none for `task`."""
+    """The target's recipe as a dict: path, module, options, recipe, steps. Raises Stop or LookupError."""
     path = find_recipe(target.adapter, folder)
     table = recipe_table(path)
     if not table or table["engine"] != "vllm" or table.get("input") == "text":
@@ -319,8 +319,8 @@ class Bench:
             "command": scrubbed_words([Path(sys.argv[0]).name, *sys.argv[1:]], self.secrets), "task": options.task,
             "params": {
                 "warmup": options.warmup, "repeat": options.repeat, "concurrency": options.concurrency,
-                "timeout_s": options.timeout, "stall_timeout_s": options.stall_timeout, "max_tokens": options.max_tokens,
-                "dpi": options.dpi, "stream": not options.no_stream,
+                "timeout_s": options.timeout, "stall_timeout_s": options.stall_timeout,
+                "max_tokens": options.max_tokens, "dpi": options.dpi, "stream": not options.no_stream,
             },
             "input": {"source": options.input, "n": len(pages), "pages_sha256": "", "pages": pages},
             "host": hardware() if is_local else None, "gpu": gpu_idleness() if is_local else None,
@@ -366,10 +366,10 @@ class Bench:
         self.write("report.html", report_page([shown]))
 
     async def measure(self, target):
-        """Measures one target: readiness, warm-up, every level of concurrency. Its part of the report grows meanwhile."""
+        """Measures one target: readiness, warm-up, every level of concurrency. Its part of the report grows."""
         part = {
-            "label": target.label, "adapter": target.adapter, "endpoint": redacted_url(target.url, self.options.keep_host),
-            "where": host_class_of(target.url), "provider": target.words.get("provider"), "served_model": None,
+            "label": target.label, "adapter": target.adapter,
+            "endpoint": redacted_url(target.url, self.options.keep_host), "where": host_class_of(target.url), "provider": target.words.get("provider"), "served_model": None,
             "reported_model": None, "engine_version": None, "max_model_len": None, "recipe": None, "workflow": None,
             "settings": None, "status": "stopped", "error": None, "readiness": None, "runs": [], "levels": [],
             "quality": None,
@@ -389,7 +389,8 @@ class Bench:
             "file_sha256": hashlib.sha256(path.read_bytes()).hexdigest(), "task": adapter["task"],
         }  # fmt: skip
         part["workflow"] = adapter["workflow"]
-        limits = {"timeout": float(target.words.get("timeout", self.options.timeout)), "stall": self.options.stall_timeout,
+        limits = {"timeout": float(target.words.get("timeout", self.options.timeout)),
+                  "stall": self.options.stall_timeout,
                   "stream": not self.options.no_stream and target.words.get("stream") != "no"}  # fmt: skip
         async with open_client(target.key, self.options.connect_timeout) as client:
             served = await self.ready(target, adapter, part, client)
@@ -513,7 +514,8 @@ class Bench:
         answer = self.scrub({"target": target.label} | {key: value for key, value in run.items() if key != "stages"})
         keys = ("asked", "text", "unread", "usage", "images")
         raw = {"calls": [{key: trace[key] for key in keys} | {"error": self.scrub(trace["error"])} for trace in stages],
-               "markdown": parsed.markdown if parsed else None, "blocks_document": parsed.blocks if parsed else None}  # fmt: skip
+               "markdown": parsed.markdown if parsed else None,
+               "blocks_document": parsed.blocks if parsed else None}  # fmt: skip
         answer |= scrubbed(raw, self.secrets, known_only=True)
         run["output_sha256"] = self.write(name, json.dumps(answer, indent=1, ensure_ascii=False) + "\n")
         with open(self.folder / "runs.jsonl", "a", encoding="utf-8") as lines:
@@ -544,7 +546,8 @@ def settings_of(adapter, part):
     table = adapter["module"].RECIPE
     recommended = {"max_tokens": recipe.get("max_tokens"), "max_model_len": recipe.get("max_model_len"),
                    "image": table.get("image"), "body_format": recipe.get("body_format", "png"),
-                   **(recipe.get("sampling") or {}), **recipe.get("task_sampling", {}).get(options.task, {})}  # fmt: skip
+                   **(recipe.get("sampling") or {}),
+                   **recipe.get("task_sampling", {}).get(options.task, {})}  # fmt: skip
     effective = recommended | {"max_tokens": options.max_tokens, "max_model_len": part["max_model_len"],
                                "image": adapter["module"].image_bounds(options, recipe),
                                **{key: getattr(options, key) for key in keys}}  # fmt: skip
@@ -579,7 +582,8 @@ def level_of(level, runs, seconds, samples):
         "pages_per_s": round(len(good) / seconds, 4) if good and seconds else None,
         "completion_tokens_per_s": round(sum(t or 0 for t in tokens) / seconds, 2) if any(tokens) and seconds else None,
         "wall_s": spread(run["wall_s"] for run in good), "ttft_s": spread(run["ttft_s"] for run in good),
-        "tokens_per_s": spread(run["tokens_per_s"] for run in good), "failed_wall_s": spread(run["wall_s"] for run in bad),
+        "tokens_per_s": spread(run["tokens_per_s"] for run in good),
+        "failed_wall_s": spread(run["wall_s"] for run in bad),
         "gpu_use_percent": round(sum(used) / len(used), 1) if used else None, "vram_mib": max(memory, default=None),
     }  # fmt: skip
 
@@ -882,7 +886,7 @@ def otsl_lines(rows):
 # <<< kit/otsl.py
 
 # >>> kit/endpoint_checks.py
-# Whether an answer keeps its model's protocol: boxes that are boxes, tables that are tables, an image that was seen.
+# Whether an answer keeps its model's protocol: boxes are boxes, tables are tables, the image was seen.
 
 
 MOST_CELLS = 4096
@@ -1345,7 +1349,8 @@ th { color: var(--soft); font-weight: 600 } .n { text-align: right; white-space:
 td.error { max-width: 34rem; overflow-wrap: anywhere } code { overflow-wrap: anywhere }
 svg { display: block; width: 100%; max-width: 720px; height: auto; background: var(--card); border-radius: 8px }
 svg text { fill: var(--ink); font: 12px system-ui, sans-serif } svg .soft { fill: var(--soft) }
-svg .axis { stroke: var(--line) } .key { display: inline-flex; align-items: center; gap: .35rem; margin: 0 .9rem .2rem 0 }
+svg .axis { stroke: var(--line) }
+.key { display: inline-flex; align-items: center; gap: .35rem; margin: 0 .9rem .2rem 0 }
 .key i { width: .8rem; height: .8rem; border-radius: 2px } details { margin: .6rem 0 } summary { cursor: pointer }
 """
 
@@ -1418,8 +1423,8 @@ def report_section(report, alone):
 
 def summary_table(reports):
     """One row per target and level of concurrency."""
-    head = ("target", "model", "provider", "at a time", "ok", "median s", "p90 s", "first token s", "tokens/s", "pages/s",
-            "CER", "boxes F1")  # fmt: skip
+    head = ("target", "model", "provider", "at a time", "ok", "median s", "p90 s", "first token s", "tokens/s",
+            "pages/s", "CER", "boxes F1")  # fmt: skip
     rows = []
     for report in reports:
         for target in report["targets"]:
@@ -1431,15 +1436,18 @@ def summary_table(reports):
             ]
             end = [quality.get("cer_mean"), quality.get("f1_mean")]
             for level in target["levels"]:
-                times = [(level[key] or {}).get(rank) for key, rank in
-                         (("wall_s", "p50"), ("wall_s", "p90"), ("ttft_s", "p50"), ("tokens_per_s", "p50"))]  # fmt: skip
+                ranks = (("wall_s", "p50"), ("wall_s", "p90"), ("ttft_s", "p50"), ("tokens_per_s", "p50"))
+                times = [(level[key] or {}).get(rank) for key, rank in ranks]
                 done = f"{level['ok']} of {level['attempted']}"
                 rows.append([*start, level["concurrency"], done, *times, level["pages_per_s"], *end])
             if not target["levels"]:
                 rows.append(
                     [*start, None, f"{target['status'].replace('_', ' ')}: {target['error'] or ''}", *[None] * 5, *end]
                 )
-    note = '<p class="soft">ok: the answer keeps the model\'s protocol. CER and F1 are against confirmed pages and are no part of it.</p>'
+    note = (
+        '<p class="soft">ok: the answer keeps the protocol of its model. '
+        "CER and F1 are against confirmed pages and are no part of it.</p>"
+    )
     return table_html(head, rows, numbers=range(3, 12)) + note
 
 
@@ -1460,7 +1468,8 @@ def table_html(head, rows, numbers=()):
             + "".join(f'<td class="{kind}">{page_text(v)}</td>' for kind, v in zip(kinds, row, strict=True))
             + "</tr>"
         )
-    return f'<div class="scroll" tabindex="0"><table><thead><tr>{cells}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'
+    inside = f"<thead><tr>{cells}</tr></thead><tbody>{''.join(lines)}</tbody>"
+    return f'<div class="scroll" tabindex="0"><table>{inside}</table></div>'
 
 
 def charts(reports):
@@ -1573,8 +1582,8 @@ def pixel_table(report):
     rows = [[page, *(f"{seen[label]:,}" if label in seen else None for label in labels)]
             for page, seen in report["pixels"]["pages"].items()]  # fmt: skip
     return (
-        "<h3>Pixels sent</h3><p>Each recipe prepares the page as its model needs it, so the targets did not see the same "
-        "number of pixels.</p>" + table_html(["page", *labels], rows, numbers=range(1, len(labels) + 1))
+        "<h3>Pixels sent</h3><p>Each recipe prepares the page as its model needs it, so the targets did not see "
+        "the same number of pixels.</p>" + table_html(["page", *labels], rows, numbers=range(1, len(labels) + 1))
     )
 
 
@@ -1599,8 +1608,8 @@ def failures(report):
 
 
 def every_run(report):
-    head = ["target", "page", "round", "at a time", "outcome", "s", "first token s", "tokens/s", "prompt", "tokens", "characters",
-            "blocks", "CER", "flags"]  # fmt: skip
+    head = ["target", "page", "round", "at a time", "outcome", "s", "first token s", "tokens/s", "prompt", "tokens",
+            "characters", "blocks", "CER", "flags"]  # fmt: skip
     rows = []
     for target in report["targets"]:
         for run in target["runs"]:
@@ -1718,6 +1727,8 @@ SHORTEST_SECRET = 4  # characters; shorter ones would be found inside of words
 def host_class(host):
     """ "loopback", "private" or "public"; a name that is no address counts by its ending."""
     host = (host or "").lower().rstrip(".")
+    if host in ("loopback", "private", "public"):  # redacted before
+        return host
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -1845,8 +1856,8 @@ def map_of(schema):
 
 SPREAD = maybe(table_of(p50=NUMBER, p90=NUMBER, p95=NUMBER, p99=NUMBER))
 STAGE = table_of(
-    outcome=maybe({"enum": list(OUTCOMES)}), http_status=maybe(COUNT), finish_reason=maybe(TEXT), max_tokens=maybe(COUNT),
-    wall_s=maybe(NUMBER), ttft_s=maybe(NUMBER), tokens_per_s=maybe(NUMBER), streamed=FLAG,
+    outcome=maybe({"enum": list(OUTCOMES)}), http_status=maybe(COUNT), finish_reason=maybe(TEXT),
+    max_tokens=maybe(COUNT), wall_s=maybe(NUMBER), ttft_s=maybe(NUMBER), tokens_per_s=maybe(NUMBER), streamed=FLAG,
     usage=maybe({"type": "object"}), images=list_of({"type": "array", "items": COUNT, "minItems": 2, "maxItems": 2}),
     flags=list_of(TEXT),
 )  # fmt: skip
@@ -1855,8 +1866,8 @@ RUN = table_of(
     page=TEXT, iteration=COUNT, concurrency=COUNT, warmup=FLAG, outcome={"enum": list(OUTCOMES)}, error=maybe(TEXT),
     started_at=MOMENT, wall_s=maybe(NUMBER), client_s=maybe(NUMBER), ttft_s=maybe(NUMBER), tokens_per_s=maybe(NUMBER),
     prompt_tokens=maybe(COUNT), completion_tokens=maybe(COUNT), image_tokens_needed=maybe(COUNT),
-    image_ignored=maybe(FLAG), truncated=FLAG, looped=FLAG, flags=list_of(TEXT), chars=maybe(COUNT), blocks=maybe(COUNT),
-    boxed_blocks=maybe(COUNT), labels=map_of(COUNT), table=maybe(TABLE), stages=list_of(STAGE),
+    image_ignored=maybe(FLAG), truncated=FLAG, looped=FLAG, flags=list_of(TEXT), chars=maybe(COUNT),
+    blocks=maybe(COUNT), boxed_blocks=maybe(COUNT), labels=map_of(COUNT), table=maybe(TABLE), stages=list_of(STAGE),
     output_file=TEXT, output_sha256=TEXT,
     quality=maybe(table_of(cer=maybe(NUMBER), iou_mean=maybe(NUMBER), precision=maybe(NUMBER), recall=maybe(NUMBER),
                            f1=maybe(NUMBER))),
@@ -1884,8 +1895,8 @@ REPORT_SCHEMA = {
     **table_of(
         schema={"const": REPORT_VERSION}, run_id=TEXT, started_at=MOMENT, finished_at=maybe(MOMENT), complete=FLAG,
         tool_sha256=TEXT, command=list_of(TEXT), task={"enum": list(BENCH_TASKS)},
-        params=table_of(warmup=COUNT, repeat=COUNT, concurrency=list_of(COUNT), timeout_s=NUMBER, stall_timeout_s=NUMBER,
-                        max_tokens=maybe(COUNT), dpi=COUNT, stream=FLAG),
+        params=table_of(warmup=COUNT, repeat=COUNT, concurrency=list_of(COUNT), timeout_s=NUMBER,
+                        stall_timeout_s=NUMBER, max_tokens=maybe(COUNT), dpi=COUNT, stream=FLAG),
         input=table_of(source=TEXT, n=COUNT, pages_sha256=TEXT,
                        pages=list_of(table_of(id=TEXT, sha256=maybe(TEXT), width=maybe(COUNT), height=maybe(COUNT)))),
         host=maybe(table_of(os=TEXT, machine=TEXT, python=TEXT, cpus=maybe(COUNT), memory_gib=maybe(NUMBER),
@@ -2034,6 +2045,7 @@ def find_recipe(name, folder):
     raise Stop(f"{name} is no recipe in {folder} and no model of one.{hint} A file is named by its path, ./x.py.")
 
 
+@functools.cache
 def import_recipe(path):
     """The module of a recipe file. Its functions and its shared part are what a run of that file would use."""
     spec = importlib.util.spec_from_file_location("recipe_" + Path(path).stem.replace("-", "_"), path)
@@ -2059,6 +2071,171 @@ def recipe_options(module, words=()):
 
 
 # <<< kit/recipes_import.py
+
+# >>> kit/storage.py
+# Where results are kept, a folder here or in a bucket, and the patience that every write to the Hub needs.
+
+
+FIRST_WAIT, LONGEST_WAIT, PATIENCE = 2.0, 60.0, 600.0  # seconds
+FIRST_PATIENCE = 30.0  # before anything has been read
+
+
+def persist(call, patience=None):
+    """`call()`, again with growing waits while the Hub is busy: conflicts (409, 412), 408, 429, 5xx, lost connections.
+
+    A `Retry-After` is honoured. Needed because huggingface_hub 2.4 retries neither commits nor repository creation.
+    Raises the last error after `patience` (PATIENCE) seconds, any other error at once.
+    """
+    wait, end = FIRST_WAIT, time.monotonic() + (PATIENCE if patience is None else patience)
+    while True:
+        try:
+            return call()
+        except Exception as error:
+            asked = getattr(getattr(error, "response", None), "headers", {}).get("retry-after", "")
+            pause = max(float(asked) if asked.isdigit() else 0.0, wait * random.uniform(0.5, 1))
+            if not _is_passing(error) or time.monotonic() + pause > end:
+                raise
+            said = "The Hub answered" if hasattr(error, "response") else "The Hub cannot be reached"
+            say(f"{said}: {first_line(error)}. Trying again in {pause:.0f} s.")
+            time.sleep(pause)
+            wait = min(2 * wait, LONGEST_WAIT)
+
+
+def _is_passing(error):
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status is not None:
+        return status in (408, 409, 412, 425, 429) or status >= 500
+    transports = ("httpx", "httpx2", "httpcore", "requests", "urllib3")  # the client library differs by hub version
+    if isinstance(error, (ConnectionError, TimeoutError)) or type(error).__module__.split(".")[0] in transports:
+        return True
+    if isinstance(error, RuntimeError) and "xet" in str(error).lower():  # hf_xet's failures have no class of their own
+        return True
+    return error.__cause__ is not None and _is_passing(error.__cause__)
+
+
+def first_line(error):
+    """One line about an exception: its type and the first line of its message."""
+    return f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0]}"
+
+
+def unique_stamp():
+    """A name part that sorts by time and is unique across processes and machines."""
+    return f"{time.time_ns() // 1_000_000:013d}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def open_storage(uri):
+    """A `BucketFolder` for `hf://buckets/...`, else a `LocalFolder`. Raises Stop where the bucket cannot be made."""
+    return BucketFolder(uri) if uri.startswith("hf://buckets/") else LocalFolder(uri)
+
+
+class LocalFolder:
+    """Files under one folder. A file appears whole or not at all; what is half written lies under `.tmp`."""
+
+    def __init__(self, path):
+        self.where = str(path)
+        self.root = Path(path).expanduser()
+        self.scratch = self.root / ".tmp"
+
+    def claim(self, name):
+        """Takes a lock that ends with this process, or with `close` of what is returned. Raises Stop if it is taken."""
+        try:
+            import fcntl
+        except ImportError:  # Windows
+            return io.BytesIO()
+        self.scratch.mkdir(parents=True, exist_ok=True)
+        lock = open(self.scratch / f"{name}.lock", "wb")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
+            raise Stop(
+                f"Another run of this command is at work in {self.where}. Wait for it, or share the work by --shard "
+                "0/2 and --shard 1/2.",
+                code=1,
+            ) from None
+        except OSError:  # a mount without locks
+            pass
+        return lock
+
+    def list(self):
+        """The relative paths of all files, sorted."""
+        found, folders = [], [str(self.root)] if self.root.is_dir() else []
+        while folders:
+            for entry in os.scandir(folders.pop()):
+                if not entry.is_dir(follow_symlinks=False):
+                    found.append(os.path.relpath(entry.path, self.root).replace(os.sep, "/"))
+                elif entry.name != ".tmp":
+                    folders.append(entry.path)
+        return sorted(found)
+
+    def open(self, name):
+        """A binary file to read."""
+        return open(self.root / name, "rb")
+
+    def write(self, files):
+        """Writes each of `files`, a dict from relative path to bytes. Raises OSError."""
+        self.scratch.mkdir(parents=True, exist_ok=True)
+        for name, data in files.items():
+            part, target = self.scratch / unique_stamp(), self.root / name
+            part.write_bytes(data)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(part, target)
+
+    def remove(self, names):
+        """Removes files, what killed runs left half written, and then the folder if it is empty."""
+        for name in names:
+            (self.root / name).unlink(missing_ok=True)
+        shutil.rmtree(self.scratch, ignore_errors=True)
+        with contextlib.suppress(OSError):  # something else is kept there
+            self.root.rmdir()
+            if self.root.parent.name == ".ocr-runs":
+                self.root.parent.rmdir()
+
+
+class BucketFolder:
+    """The same methods over a folder of a bucket, made private where it is missing. All wait out a busy Hub."""
+
+    scratch = None
+
+    def __init__(self, uri):
+        from huggingface_hub import HfApi, HfFileSystem
+        from huggingface_hub.errors import HfHubHTTPError
+
+        owner, name, *path = uri.removeprefix("hf://buckets/").strip("/").split("/")
+        self.where, self.bucket, self.prefix = uri, f"{owner}/{name}", "".join(f"{part}/" for part in path)
+        self.api, self.files = HfApi(), HfFileSystem(skip_instance_cache=True)
+        try:
+            persist(lambda: self.api.create_bucket(self.bucket, private=True, exist_ok=True))
+        except HfHubHTTPError as error:
+            raise Stop(
+                f"The bucket {self.bucket} cannot be made or written: {first_line(error)}. "
+                "Name another place: --checkpoint hf://buckets/OWNER/NAME/FOLDER or --checkpoint FOLDER."
+            ) from error
+
+    def claim(self, name):
+        """Nothing: a bucket has no locks. Two runs at once read pages twice, and lose none."""
+        return io.BytesIO()
+
+    def list(self):
+        self.files.invalidate_cache()
+        tree = persist(lambda: list(self.api.list_bucket_tree(self.bucket, self.prefix or None, recursive=True)))
+        return sorted(entry.path.removeprefix(self.prefix) for entry in tree if entry.type == "file")
+
+    def open(self, name):
+        return persist(lambda: self.files.open(f"hf://buckets/{self.bucket}/{self.prefix}{name}", "rb"))
+
+    def write(self, files):
+        added = [(data, self.prefix + name) for name, data in files.items()]
+        if added:
+            persist(lambda: self.api.batch_bucket_files(self.bucket, add=added))
+
+    def remove(self, names):
+        gone = [self.prefix + name for name in names]
+        if gone:
+            persist(lambda: self.api.batch_bucket_files(self.bucket, delete=gone))
+
+
+# <<< kit/storage.py
 
 # >>> kit/pages.py
 # Encoded bytes, a path or a URI to one upright RGB page on white.
@@ -2185,9 +2362,9 @@ def _fetch(uri):
     from huggingface_hub import HfFileSystem
 
     try:
-        return HfFileSystem().cat_file(uri)
+        return persist(lambda: HfFileSystem().cat_file(uri), patience=300)  # a worker may be silent for 600 s
     except Exception as error:
-        raise PageError(f"cannot fetch {uri}: {type(error).__name__}: {error}") from error
+        raise PageError(f"cannot fetch {uri}: {first_line(error)}") from error
 
 
 def _peek(stream):
@@ -2246,13 +2423,13 @@ def _pillow_decode(stream, head, frame, bounds):
             raise PageError(f"there is no page {frame + 1}: the file has {sum(1 for _ in _page_frames(image))}")
         image.seek(number)
     size = image.size
-    target = _fitted_size(size, bounds)
+    target, reduction = _fitted_size(size, bounds), 0
     if image.format in ("JPEG", "MPO"):
         # Decodes to half, a quarter or an eighth where that is still inside the target: 100 ms instead of 206 for
         # 2480 x 3508 to 1540, at the same character error rate (PP-OCRv6, letters of 28 and 34 px before).
         image.draft(None, target)
     elif image.format == "JPEG2000":
-        image.reduce = _jpeg2000_reduction(head, size, target)
+        image.reduce = reduction = _jpeg2000_reduction(head, size, target)
     width, height = image.size
     needed = width * height * {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2}.get(image.mode, 4)
     if image.info.get("progressive"):  # libjpeg keeps all coefficients, at full size
@@ -2265,7 +2442,7 @@ def _pillow_decode(stream, head, frame, bounds):
     try:
         image.load()
     except Exception:
-        if getattr(image, "reduce", 0) and image.format == "JPEG2000":
+        if reduction:
             # Reduced decoding failed now and then in a public run. Without its head the file has no levels to use.
             stream.seek(0)
             return _pillow_decode(stream, b"", frame, bounds)
@@ -2491,171 +2668,6 @@ def _pdf_page(data, frame, dpi, bounds):
 
 
 # <<< kit/pages.py
-
-# >>> kit/storage.py
-# Where results are kept, a folder here or in a bucket, and the patience that every write to the Hub needs.
-
-
-FIRST_WAIT, LONGEST_WAIT, PATIENCE = 2.0, 60.0, 600.0  # seconds
-FIRST_PATIENCE = 30.0  # before anything has been read
-
-
-def persist(call, patience=None):
-    """`call()`, again with growing waits while the Hub is busy: conflicts (409, 412), 408, 429, 5xx, lost connections.
-
-    A `Retry-After` is honoured. Needed because huggingface_hub 2.4 retries neither commits nor repository creation.
-    Raises the last error after `patience` (PATIENCE) seconds, any other error at once.
-    """
-    wait, end = FIRST_WAIT, time.monotonic() + (PATIENCE if patience is None else patience)
-    while True:
-        try:
-            return call()
-        except Exception as error:
-            asked = getattr(getattr(error, "response", None), "headers", {}).get("retry-after", "")
-            pause = max(float(asked) if asked.isdigit() else 0.0, wait * random.uniform(0.5, 1))
-            if not _is_passing(error) or time.monotonic() + pause > end:
-                raise
-            said = "The Hub answered" if hasattr(error, "response") else "The Hub cannot be reached"
-            say(f"{said}: {first_line(error)}. Trying again in {pause:.0f} s.")
-            time.sleep(pause)
-            wait = min(2 * wait, LONGEST_WAIT)
-
-
-def _is_passing(error):
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    if status is not None:
-        return status in (408, 409, 412, 425, 429) or status >= 500
-    transports = ("httpx", "httpx2", "httpcore", "requests", "urllib3")  # the client library differs by hub version
-    if isinstance(error, (ConnectionError, TimeoutError)) or type(error).__module__.split(".")[0] in transports:
-        return True
-    if isinstance(error, RuntimeError) and "xet" in str(error).lower():  # hf_xet's failures have no class of their own
-        return True
-    return error.__cause__ is not None and _is_passing(error.__cause__)
-
-
-def first_line(error):
-    """One line about an exception: its type and the first line of its message."""
-    return f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0]}"
-
-
-def unique_stamp():
-    """A name part that sorts by time and is unique across processes and machines."""
-    return f"{time.time_ns() // 1_000_000:013d}-{os.getpid()}-{secrets.token_hex(4)}"
-
-
-def open_storage(uri):
-    """A `BucketFolder` for `hf://buckets/...`, else a `LocalFolder`. Raises Stop where the bucket cannot be made."""
-    return BucketFolder(uri) if uri.startswith("hf://buckets/") else LocalFolder(uri)
-
-
-class LocalFolder:
-    """Files under one folder. A file appears whole or not at all; what is half written lies under `.tmp`."""
-
-    def __init__(self, path):
-        self.where = str(path)
-        self.root = Path(path).expanduser()
-        self.scratch = self.root / ".tmp"
-
-    def claim(self, name):
-        """Takes a lock that ends with this process, or with `close` of what is returned. Raises Stop if it is taken."""
-        try:
-            import fcntl
-        except ImportError:  # Windows
-            return io.BytesIO()
-        self.scratch.mkdir(parents=True, exist_ok=True)
-        lock = open(self.scratch / f"{name}.lock", "wb")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.close()
-            raise Stop(
-                f"Another run of this command is at work in {self.where}. Wait for it, or share the work by --shard "
-                "0/2 and --shard 1/2.",
-                code=1,
-            ) from None
-        except OSError:  # a mount without locks
-            pass
-        return lock
-
-    def list(self):
-        """The relative paths of all files, sorted."""
-        found, folders = [], [str(self.root)] if self.root.is_dir() else []
-        while folders:
-            for entry in os.scandir(folders.pop()):
-                if not entry.is_dir(follow_symlinks=False):
-                    found.append(os.path.relpath(entry.path, self.root).replace(os.sep, "/"))
-                elif entry.name != ".tmp":
-                    folders.append(entry.path)
-        return sorted(found)
-
-    def open(self, name):
-        """A binary file to read."""
-        return open(self.root / name, "rb")
-
-    def write(self, files):
-        """Writes each of `files`, a dict from relative path to bytes. Raises OSError."""
-        self.scratch.mkdir(parents=True, exist_ok=True)
-        for name, data in files.items():
-            part, target = self.scratch / unique_stamp(), self.root / name
-            part.write_bytes(data)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            os.replace(part, target)
-
-    def remove(self, names):
-        """Removes files, what killed runs left half written, and then the folder if it is empty."""
-        for name in names:
-            (self.root / name).unlink(missing_ok=True)
-        shutil.rmtree(self.scratch, ignore_errors=True)
-        with contextlib.suppress(OSError):  # something else is kept there
-            self.root.rmdir()
-            if self.root.parent.name == ".ocr-runs":
-                self.root.parent.rmdir()
-
-
-class BucketFolder:
-    """The same methods over a folder of a bucket, made private where it is missing. All wait out a busy Hub."""
-
-    scratch = None
-
-    def __init__(self, uri):
-        from huggingface_hub import HfApi, HfFileSystem
-        from huggingface_hub.errors import HfHubHTTPError
-
-        owner, name, *path = uri.removeprefix("hf://buckets/").strip("/").split("/")
-        self.where, self.bucket, self.prefix = uri, f"{owner}/{name}", "".join(f"{part}/" for part in path)
-        self.api, self.files = HfApi(), HfFileSystem(skip_instance_cache=True)
-        try:
-            persist(lambda: self.api.create_bucket(self.bucket, private=True, exist_ok=True))
-        except HfHubHTTPError as error:
-            raise Stop(
-                f"The bucket {self.bucket} cannot be made or written: {first_line(error)}. "
-                "Name another place: --checkpoint hf://buckets/OWNER/NAME/FOLDER or --checkpoint FOLDER."
-            ) from error
-
-    def claim(self, name):
-        """Nothing: a bucket has no locks. Two runs at once read pages twice, and lose none."""
-        return io.BytesIO()
-
-    def list(self):
-        self.files.invalidate_cache()
-        tree = persist(lambda: list(self.api.list_bucket_tree(self.bucket, self.prefix or None, recursive=True)))
-        return sorted(entry.path.removeprefix(self.prefix) for entry in tree if entry.type == "file")
-
-    def open(self, name):
-        return persist(lambda: self.files.open(f"hf://buckets/{self.bucket}/{self.prefix}{name}", "rb"))
-
-    def write(self, files):
-        added = [(data, self.prefix + name) for name, data in files.items()]
-        if added:
-            persist(lambda: self.api.batch_bucket_files(self.bucket, add=added))
-
-    def remove(self, names):
-        gone = [self.prefix + name for name in names]
-        if gone:
-            persist(lambda: self.api.batch_bucket_files(self.bucket, delete=gone))
-
-
-# <<< kit/storage.py
 
 # >>> kit/items.py
 # What INPUT and OUTPUT name, and the `Item`s of rows and files: pages, windows, and what is done.

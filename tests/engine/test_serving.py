@@ -84,15 +84,15 @@ def test_the_whole_path(python, environment, tiny, pages, start_hub, tmp_path):
         assert [row["state"] for row in status["servers"]] == ["ready"]
 
         target = f"{recipe}={url},model=tiny,label=tiny,provider=here,args=--max-tokens 24"
-        measured = tool("ocr-endpoint-bench", "run", pages, "--target", target, "--task", "text", "--concurrency", "1,2",
-                        "--repeat", "2", "--out", tmp_path / "bench")  # fmt: skip
+        measured = tool("ocr-endpoint-bench", "run", pages, "--target", target, "--task", "text",
+                        "--concurrency", "1,2", "--repeat", "2", "--out", tmp_path / "bench")  # fmt: skip
         report = json.loads((tmp_path / "bench" / "report.json").read_text())
         Draft202012Validator(load_recipe("ocr-endpoint-bench").REPORT_SCHEMA).validate(report)
         (part,) = report["targets"]
         assert part["status"] == "measured" and part["served_model"] == "tiny" and part["provider"] == "here"
         runs = [run for run in part["runs"] if not run["warmup"]]
         assert len(runs) == 8 and measured.returncode in (0, 3)
-        for run in runs:  # random weights end at the limit of tokens, or loop: a verdict on the answer, not the way to it
+        for run in runs:  # random weights end at the limit of tokens, or loop: no fault of the way to them
             assert run["outcome"] in ("ok", "truncated", "loop"), run["error"]
             assert 0 < run["completion_tokens"] <= 24 and run["image_ignored"] is False
             assert run["prompt_tokens"] >= run["image_tokens_needed"] >= 12 * 14
