@@ -140,7 +140,7 @@ def request_number(request):
 def answer_of(output):
     """The Answer in a finished `vllm.RequestOutput`, or the PageError for one that the engine gave up."""
     said = output.outputs[0]
-    if said.finish_reason not in ("stop", "length"):
+    if said.finish_reason not in ("stop", "length", "repetition"):
         return PageError(f"vLLM ended the request with {said.finish_reason!r}")
     logprobs = said.logprobs and [at[token].logprob for at, token in zip(said.logprobs, said.token_ids, strict=False)]
     prompt_tokens = len(output.prompt_token_ids or ())

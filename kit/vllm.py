@@ -127,6 +127,10 @@ def sampling_params(body):
     values["extra_args"] = values.pop("vllm_xargs", None)
     if values.get("structured_outputs"):
         values["structured_outputs"] = StructuredOutputsParams(**values["structured_outputs"])
+    if values.get("repetition_detection"):
+        from vllm.sampling_params import RepetitionDetectionParams  # not in the oldest versions
+
+        values["repetition_detection"] = RepetitionDetectionParams(**values["repetition_detection"])
     return SamplingParams(output_kind=RequestOutputKind.FINAL_ONLY, **values)
 
 
