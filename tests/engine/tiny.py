@@ -346,6 +346,7 @@ def qianfan_ocr(folder):
 
 def qwen3_5(folder):
     """On a CPU its linear attention needs bfloat16, and heads of 64."""
+    import torch
     from transformers import (
         Qwen2VLImageProcessor,
         Qwen3_5Config,
@@ -375,7 +376,11 @@ def qwen3_5(folder):
     )  # fmt: skip
     images = Qwen2VLImageProcessor(patch_size=16, min_pixels=65536, max_pixels=16777216)
     processor = Qwen3VLProcessor(images, words, Qwen3VLVideoProcessor(), chat_template=words.chat_template)
-    save(folder, Qwen3_5ForConditionalGeneration(config), processor, ids["<|im_end|>"])
+    model = Qwen3_5ForConditionalGeneration(config)
+    for name, weight in model.named_parameters():  # what linear attention has read of a page must not fade at once
+        if name.endswith(("A_log", "dt_bias")):
+            torch.nn.init.constant_(weight, -6.0 if name.endswith("A_log") else 0.0)
+    save(folder, model, processor, ids["<|im_end|>"])
 
 
 LFM2_TOKENS = (
@@ -402,12 +407,14 @@ def lfm2(folder):
 
 
 def lfm2_vl(folder):
+    """The vision weights have the names of the checkpoint, which transformers 5 shortens."""
+    from safetensors.torch import load_file, save_file
     from transformers import Lfm2VlConfig, Lfm2VlForConditionalGeneration, Lfm2VlImageProcessor, Lfm2VlProcessor
 
     words, ids, ends = lfm2_words()
     vision = dict(
         hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=2, patch_size=16,
-        num_patches=256,
+        num_patches=256, vision_use_head=False,
     )  # fmt: skip
     config = Lfm2VlConfig(
         text_config=LFM2_TEXT | ends, vision_config=vision, image_token_id=ids["<image>"], projector_hidden_size=64,
@@ -415,6 +422,9 @@ def lfm2_vl(folder):
     )  # fmt: skip
     processor = Lfm2VlProcessor(Lfm2VlImageProcessor(), words, chat_template=words.chat_template)
     save(folder, Lfm2VlForConditionalGeneration(config), processor, ids["<|im_end|>"])
+    path, tower = Path(folder, "model.safetensors"), "vision_tower."
+    weights = {name.replace(tower, tower + "vision_model."): weight for name, weight in load_file(path).items()}
+    save_file(weights, path, {"format": "pt"})
 
 
 def hunyuan_vl(folder):
