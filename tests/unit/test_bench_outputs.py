@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from pathlib import Path
 
 import pytest
 
@@ -237,3 +238,59 @@ def test_status_columns_of_one_run_say_nothing_about_another_in_the_same_table()
     flat = table("default", a=["x"], b=[None], ocr_error=["it broke"], inference_info=[entries])
     first, second = join_runs([(flat, c, e) for c, e in text_columns(flat).items()], options_of("x")).contestants
     assert first.outputs["row-0"].state == "ok" and second.outputs["row-0"].error == "it broke"
+
+
+# ---- From the Hub
+
+ON_THE_HUB = """
+import argparse, io, json, sys
+from datasets import Dataset, Features, Image, Value
+from PIL import Image as Pillow
+from kit.bench_outputs import add_bench_options, load_bench
+from kit.seam import Stop
+
+def png(number):
+    sink = io.BytesIO()
+    Pillow.new("RGB", (8, 8), (number, 0, 0)).save(sink, "PNG")
+    return {"bytes": sink.getvalue(), "path": None}
+
+def push(config, rows, title=None, **settings):
+    info = json.dumps([{"model_id": f"org/{config}", "column_name": "markdown"}])
+    table = {"image": [png(n) for n in rows], "markdown": [f"{config} {n}" for n in rows],
+             "ocr_error": [None for n in rows], "image_sha256": [f"sha-{n}" for n in rows],
+             "inference_info": [info for n in rows]}
+    features = Features({"image": Image(), **{name: Value("string") for name in list(table)[1:]}})
+    data = Dataset.from_dict(table, features=features)
+    data.push_to_hub("user/bench", config, commit_message=title or f"OCR [{config}]", **settings)
+
+push("main-model", [0, 1, 2])
+push("pr-model", [2, 0, 1], create_pr=True)
+push("broken", [0], title="Something else", create_pr=True)
+
+def load(*words):
+    parser = argparse.ArgumentParser()
+    add_bench_options(parser.add_argument)
+    try:
+        bench = load_bench(parser.parse_args(["user/bench", *words]))
+    except Stop as problem:
+        return {"stop": str(problem)}
+    key = bench.keys[0]
+    return {"names": [one.name for one in bench.contestants], "key": bench.key_columns,
+            "joined": all(one.outputs[k].text.split()[1] == k[-1] for one in bench.contestants for k in bench.keys),
+            "revisions": [one.revision for one in bench.contestants],
+            "image": bench.image(key)[0] == png(int(key[-1]))["bytes"]}
+
+print(json.dumps([load(), load("--from-prs"), load("--configs", "main-model", "nothere")]))
+"""
+
+
+def test_configs_and_pull_requests_of_a_dataset_are_joined(hub):
+    root = str(Path(__file__).resolve().parents[2])
+    automatic, only, unknown = json.loads(
+        hub.python(ON_THE_HUB, env={"PYTHONPATH": root}, timeout=600).stdout.splitlines()[-1]
+    )
+    assert automatic["names"] == ["org/main-model", "org/pr-model"] and automatic["key"] == ["image_sha256"]
+    assert automatic["joined"] and automatic["image"]
+    assert len(set(automatic["revisions"])) == 2 and all(len(sha) == 40 for sha in automatic["revisions"])
+    assert "Only one run, pr-model" in only["stop"]
+    assert "no config nothere" in unknown["stop"]
