@@ -828,39 +828,45 @@ def watched(command, timeout=None):
 
 
 def check_outputs(api, state, options, save):
-    """Reads back every output that is there; sets status "done", or "missed" with the problems found."""
-    asked, runs, tables = state["settings"], state["runs"], {}
-    there = {config: run for config, run in runs.items() if run["status"] in ("ran", "existing", "missed")}
-    requests = pull_requests(api, asked["output"]) if asked["output"] and there else {}
-    for config, run in runs.items():
-        if config not in there and run["status"] != "done":
-            continue
+    """Reads back every output: "done", "missed" with the problems found, or "failed" where there is none."""
+    runs, repo, tables = state["runs"], state["settings"]["output"], {}
+    if not any(run["status"] in ("ran", "existing", "missed") for run in runs.values()):
+        return
+    read = {config: run for config, run in runs.items() if run["status"] in ("ran", *FINISHED)}
+    requests = pull_requests(api, repo) if repo else {}
+    for config, run in read.items():
+        run["problems"] = []
         try:
-            table = (
-                folder_table(run["arguments"][1]) if not asked["output"] else fetched(api, config, run, asked, requests)
-            )
+            if (table := output_of(api, config, run, state["settings"], requests)) is None:
+                run.update(status="failed", cause="no output")
+                continue
             tables[config] = (table, *text_of_config(table))
-            run["problems"] = list(contract_problems(tables[config], bool(asked["output"])))
+            run["problems"] += contract_problems(tables[config], bool(repo))
         except Stop as problem:
-            run.update(status="missed", problems=[str(problem)])
+            run["problems"].append(str(problem))
     if tables:
         compare_pages(tables, runs, options)
-    for config, run in there.items():
-        run["status"] = "missed" if run["problems"] else "done"
-        if run["status"] == "done" and asked["output"]:
-            close_superseded(api, asked["output"], config, run)
-            if options.merge == "on-success" and run["pull_request"]:
-                merge_request(api, asked["output"], config, run)
+    for config, run in read.items():
+        if run["status"] != "failed":
+            run["status"] = "missed" if run["problems"] else "done"
+        if run["status"] == "done" and repo:
+            close_superseded(api, repo, config, run)
+            if options.merge == "on-success" and run["pull_request"] in requests.get(config, []):
+                merge_request(api, repo, config, run)
     save()
 
 
-def fetched(api, config, run, asked, requests):
-    """The published table of one run. Raises Stop where its pull request is missing or does not load."""
+def output_of(api, config, run, asked, requests):
+    """What one run left, as a `Table`; None where it left nothing. Raises Stop where it cannot be read."""
+    if not asked["output"]:
+        folder = run["arguments"][1]
+        return folder_table(folder) if os.path.isdir(folder) else None
     if run["status"] != "existing":
         newer = [number for number in requests.get(config, []) if number not in run["superseded"]]
         run["pull_request"] = next(iter(newer), run["pull_request"])
         if not run["pull_request"]:
-            raise Stop(f"no open pull request of {asked['output']} has a title that ends with [{config}]")
+            return None
+        run["superseded"] += newer[1:]  # what an attempt left that failed after publishing
     ref = f"refs/pr/{run['pull_request']}" if run["pull_request"] else None
     run["revision"] = persist(lambda: api.dataset_info(asked["output"], revision=ref)).sha
     return hub_table(asked["output"], config, run["revision"], asked["split"])
@@ -1149,12 +1155,15 @@ LOOP_BYTES, LOOP_RATIO, LOOP_RATIO_TABLE = 2000, 10.0, 20.0
 
 
 def flags_of(text, finish_reason):
-    """Flags of one answer's text: "truncated", and "degenerate" or "looped". Nothing is ever trimmed."""
+    """Flags of one answer's text: "truncated", and "degenerate" or "looped". Nothing is ever trimmed.
+
+    The finish reason "repetition" is that of an engine which saw the loop itself (`repetition_detection`).
+    """
     flags = ["truncated"] if finish_reason == "length" else []
     words = text.split()
     if len(text.strip()) >= 20 and (len(set(text.strip())) == 1 or (len(words) >= 20 and len(set(words)) == 1)):
         return flags + ["degenerate"]
-    if loops_at_end(text) or loops_at_end(text[:-50]) or compresses_like_a_loop(text):
+    if finish_reason == "repetition" or loops_at_end(text) or loops_at_end(text[:-50]) or compresses_like_a_loop(text):
         return flags + ["looped"]
     return flags
 
@@ -1406,41 +1415,44 @@ def spans_blocks(spans):
 # What a reader would see of an OCR answer: one text for judge and scorer, whatever markup a model writes.
 
 
-HTML_BLOCKS = (
+PLAIN_HTML_BLOCKS = (
     "address article aside blockquote body br caption center col colgroup dd details div dl dt fieldset figcaption "
     "figure footer form h1 h2 h3 h4 h5 h6 head header hr html legend li main nav ol option p pre section select "
     "summary table tbody td tfoot th thead title tr ul"
 ).split()
-HTML_INLINE = (
+PLAIN_HTML_INLINE = (
     "a abbr b bdi bdo big button chem cite code del dfn em font i img input ins kbd label mark math meta link q "
     "ruby rp rt s samp small span strike strong sub sup svg time tt u var wbr"
 ).split()
 # Tags of models: Nanonets (page_number, watermark, signature), page wrappers, answers of reasoning models.
-MODEL_TAGS = ["answer", "image", "otsl", "page", "page_number", "signature", "watermark"]
-DOCTAGS = (
+PLAIN_MODEL_TAGS = ["answer", "image", "otsl", "page", "page_number", "signature", "watermark"]
+PLAIN_DOCTAGS = (
     "chart checkbox_selected checkbox_unselected code doctag document_index footnote formula inline key "
     "key_value_region list_item ordered_list page_break page_footer page_header paragraph picture reference text "
     "title unordered_list value"
 ).split()
 # A tag ends before the next "<", so that the search stays linear on hostile text; a tag cut off at the end counts.
-BLOCK_TAG, INLINE_TAG, DOC_TAG = (
+PLAIN_BLOCK_TAG, PLAIN_INLINE_TAG, PLAIN_DOC_TAG = (
     re.compile(rf"</?(?:{'|'.join(names)})(?=[\s/>]|\Z)[^<>]*(?:>|\Z)", re.IGNORECASE)
-    for names in (HTML_BLOCKS + MODEL_TAGS, HTML_INLINE, [*DOCTAGS, r"section_header_level_\d+"])
+    for names in (
+        PLAIN_HTML_BLOCKS + PLAIN_MODEL_TAGS,
+        PLAIN_HTML_INLINE,
+        [*PLAIN_DOCTAGS, r"section_header_level_\d+"],
+    )
 )
-UNSEEN = re.compile(
+PLAIN_UNSEEN = re.compile(
     r"<(script|style|template|think)(?=[\s>])[^<>]*>.*?(?:</\1\s*>|\Z)|<!--.*?(?:-->|\Z)", re.DOTALL | re.IGNORECASE
 )
-HTML_TABLE = re.compile(r"<table(?=[\s>])[^<>]*>.*?(?:</table\s*>|\Z)", re.DOTALL | re.IGNORECASE)
-ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-zA-Z][a-zA-Z0-9]{1,30});")
-FRONT_MATTER = re.compile(r"\A\s*---\n(?:[\w-]+:[^\n]*\n)+---(?:\n|\Z)")
-FENCE = re.compile(r"^[ \t]*(?:```+|~~~+)[\w+-]*[ \t]*$", re.MULTILINE)
-RULE = re.compile(r"[-*_=](?:[ \t]*[-*_=]){2,}")
-TABLE_LINE = re.compile(r"[ \t]*\|?(?:[ \t]*:?-+:?[ \t]*\|)+(?:[ \t]*:?-+:?[ \t]*)?")
-MATH = re.compile(
-    r"\$\$([^$]+)\$\$|\\\[(.+?)\\\]|\\\((.+?)\\\)|(?<![\\$\w])\$(?![\s$])([^$\n]{1,500}?)(?<![\s\\])\$(?![\d$])",
-    re.DOTALL,
+PLAIN_HTML_TABLE = re.compile(r"<table(?=[\s>])[^<>]*>.*?(?:</table\s*>|\Z)", re.DOTALL | re.IGNORECASE)
+PLAIN_ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-zA-Z][a-zA-Z0-9]{1,30});")
+PLAIN_FRONT_MATTER = re.compile(r"\A\s*---\n(?:[\w-]+:[^\n]*\n)+---(?:\n|\Z)")
+PLAIN_FENCE = re.compile(r"^[ \t]*(?:```+|~~~+)[\w+-]*[ \t]*$", re.MULTILINE)
+PLAIN_RULE = re.compile(r"[-*_=](?:[ \t]*[-*_=]){2,}")
+PLAIN_TABLE_LINE = re.compile(r"[ \t]*\|?(?:[ \t]*:?-+:?[ \t]*\|)+(?:[ \t]*:?-+:?[ \t]*)?")
+PLAIN_MATH = re.compile(
+    r"\$\$([^$]+)\$\$|\\\[((?:[^\\]|\\[^\[\]])+)\\\]|\\\(((?:[^\\]|\\[^()])+)\\\)|(?<![\\$\w])\$(?![\s$])([^$\n]{1,500}?)(?<![\s\\])\$(?![\d$])",
 )
-CELL = "\x1f"  # stands between two cells until the end: no printed bar is taken for it
+PLAIN_CELL = "\0"  # stands between two cells until the end: no printed bar is taken for it
 
 
 def to_plain_text(text, cell=" | "):
@@ -1451,45 +1463,49 @@ def to_plain_text(text, cell=" | "):
     inside of formulas stays. Angle brackets that are no known tag (`<torn>`, `<illegible>`) stay. Blank lines are at
     most one in a row. Never raises on a str; cut and broken markup is read as far as it goes.
     """
-    text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\f", "\n").replace(CELL, " ")
+    text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\f", "\n").replace(PLAIN_CELL, " ")
+    text = re.sub(r"[^\S\n]+", " ", text)
     if "<|ref|>" in text:
         text = spans_markdown(ref_spans(text))
     elif "<|det|>" in text:
         text = spans_markdown(det_spans(text))
-    text = UNSEEN.sub("\n", text)
-    text = FENCE.sub("", FRONT_MATTER.sub("", text))
-    text = _without_tags(text)
-    text = _without_markdown(text)
+    text = PLAIN_UNSEEN.sub("\n", text)
+    text = PLAIN_FENCE.sub("", PLAIN_FRONT_MATTER.sub("", text))
+    text = drop_tags(text)
+    text = drop_markdown(text)
+    text = re.sub(rf"[^\S\n]*{PLAIN_CELL}[^\S\n]*", cell.replace("\\", r"\\"), re.sub(r"[^\S\n]+", " ", text))
     lines = (" ".join(line.split()) for line in text.split("\n"))
-    text = "\n".join(re.sub(rf"(?:\s*{CELL}\s*)+" if not cell.strip() else rf" ?{CELL} ?", cell, l) for l in lines)
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(line.strip() for line in text.split("\n"))).strip()
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
 
 
-def _without_tags(text):
+def drop_tags(text):
     if re.search(r"<(?:loc_\d+|doctag)>", text):
-        text = DOC_TAG.sub("\n", re.sub(r"<loc_\d+>", "", text))
+        text = PLAIN_DOC_TAG.sub("\n", re.sub(r"<loc_\d+>", "", text))
     # OTSL: a token opens a cell; continuations of merged cells have no text.
     text = re.sub(r"[ \t]*<nl>[ \t]*", "\n", re.sub(r"<(?:lcel|ucel|xcel)>", "", text))
     text = re.sub(r"(?:(?<=\n)|\A|(?<=<otsl>))[ \t]*<(?:fcel|ecel|ched|rhed|srow)>", "", text)
-    text = re.sub(r"[ \t]*<(?:fcel|ecel|ched|rhed|srow)>", CELL, text)
-    text = HTML_TABLE.sub(lambda found: _table_lines(found[0]), text)
-    text = INLINE_TAG.sub("", BLOCK_TAG.sub("\n", text))
-    return ENTITY.sub(lambda found: html.unescape(found[0]), text)
+    text = re.sub(r"[ \t]*<(?:fcel|ecel|ched|rhed|srow)>", PLAIN_CELL, text)
+    text = PLAIN_HTML_TABLE.sub(lambda found: plain_table(found[0]), text)
+    text = PLAIN_INLINE_TAG.sub("", PLAIN_BLOCK_TAG.sub("\n", text))
+    return PLAIN_ENTITY.sub(lambda found: html.unescape(found[0]), text)
 
 
-def _table_lines(table):
+def plain_table(table):
     table = re.sub(r"</(?:caption|thead|tbody|tr)\s*>|<tr(?=[\s>])[^<>]*>", "\n\n", " ".join(table.split()))
-    table = re.sub(r"<t[dh](?=[\s/>])[^<>]*>", CELL, table, flags=re.IGNORECASE)
-    rows = (INLINE_TAG.sub("", BLOCK_TAG.sub(" ", row)).strip().removeprefix(CELL) for row in table.split("\n"))
+    table = re.sub(r"<t[dh](?=[\s/>])[^<>]*>", PLAIN_CELL, table, flags=re.IGNORECASE)
+    rows = (
+        PLAIN_INLINE_TAG.sub("", PLAIN_BLOCK_TAG.sub(" ", row)).strip().removeprefix(PLAIN_CELL)
+        for row in table.split("\n")
+    )
     return "\n\n" + "\n".join(row for row in rows if row) + "\n\n"
 
 
-def _without_markdown(text):
-    text = re.sub(r"!\[[^\]\n]*\]\([^)\n]*\)", "", text)
-    text = re.sub(r"\[([^\]\n]+)\]\((?:https?:|mailto:|#|/|\./)[^)\n]*\)", r"\1", text)
+def drop_markdown(text):
+    text = re.sub(r"!\[[^\[\]\n]*\]\([^)\n]*\)", "", text)
+    text = re.sub(r"\[([^\[\]\n]+)\]\((?:https?:|mailto:|#|/|\./)[^)\n]*\)", r"\1", text)
     text = re.sub(r"\[\^([^\]\s]{1,20})\]:?", r"\1", text)
-    text = MATH.sub(lambda found: next(filter(None, found.groups())).strip(), text)
-    text = "\n".join(_lines_without_marks(text.split("\n")))
+    text = PLAIN_MATH.sub(lambda found: next(filter(None, found.groups())).strip(), text)
+    text = "\n".join(plain_lines(text.split("\n")))
     inside = r"([^{0}\s](?:(?:[^{0}\n]|\n(?!\n))*[^{0}\s])?)"
     for mark in (r"\*\*", r"(?<![*\w\\])\*(?!\*)", r"\*\*", r"(?<![\w\\])__?"):
         letter = "_" if "_" in mark else "*"
@@ -1500,21 +1516,21 @@ def _without_markdown(text):
     return re.sub(r"\\([\\`*_{}\[\]()#+\-.!|$%&<>~])", r"\1", text)
 
 
-def _lines_without_marks(lines):
+def plain_lines(lines):
     in_table = False
     for number, line in enumerate(lines):
         line = line.strip()
-        if TABLE_LINE.fullmatch(line):
+        if PLAIN_TABLE_LINE.fullmatch(line):
             in_table = True
             continue
-        if RULE.fullmatch(line):
+        if PLAIN_RULE.fullmatch(line):
             continue
-        opens = number + 1 < len(lines) and "|" in line and TABLE_LINE.fullmatch(lines[number + 1].strip())
+        opens = number + 1 < len(lines) and "|" in line and PLAIN_TABLE_LINE.fullmatch(lines[number + 1].strip())
         in_table = bool(opens) or (in_table and "|" in line)
         if in_table or (line.startswith("|") and line.endswith("|") and line.count("|") > 1):
             inner = line.removeprefix("|")
             inner = inner[:-1] if inner.endswith("|") and not inner.endswith("\\|") else inner
-            yield CELL.join(part.strip() for part in re.split(r"(?<!\\)\|", inner))
+            yield PLAIN_CELL.join(part.strip() for part in re.split(r"(?<!\\)\|", inner))
             continue
         line = re.sub(r"^(?:> ?)+", "", line)
         line = re.sub(r"^#{1,6}(?:[ \t]+|$)", "", line)
