@@ -149,7 +149,9 @@ def load_bench(options, least=2):
     if folders and len(folders) < len(places):
         raise Stop(f"{next(p for p in places if p not in folders)} is no folder here; name folders or one dataset.")
     if folders:
-        tables, source, revision = [folder_table(place) for place in model_folders(folders)], " ".join(places), None
+        tables, revision = [folder_table(place) for place in model_folders(folders)], None
+        # The outputs of one bench lie side by side, so that the folder around them has the bench's name.
+        source = os.path.commonpath([os.path.abspath(os.path.expanduser(place)) for place in folders])
         runs = [(table, *text_of_config(table, chosen.get(table.config))) for table in tables]
     elif len(places) == 1:
         source = places[0]

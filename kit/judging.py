@@ -79,7 +79,7 @@ def add_judging_options(parser):
     add("--limit-pairs", action="append", default=[], metavar="A:B", help="only this pair of models; repeatable")
     add("--repeat-share", type=float, default=0.05, help="share of the questions that is asked twice (0.05)")
     add("--max-invalid-rate", type=float, default=0.05, help="exit 3 if more answers cannot be counted (0.05)")
-    add("--output-dir", metavar="DIR", help="where votes are kept (default judged-NAME); the same goes on there")
+    add("--output-dir", metavar="DIR", help="where votes are kept, and the run goes on (default judged-NAME)")
     add("--save-results", metavar="REPO", help="dataset on the Hub that the votes are added to")
     add("--create-pr", action="store_true", help="add the votes as a pull request")
     add("--private", action="store_true", help="create that dataset private")
@@ -105,7 +105,7 @@ class Case:
         if os.environ.get("JOB_ID") and not options.save_results:
             raise Stop("On a job the disk is gone at the end: name a dataset for the votes, --save-results ns/name.")
         self.bench = load_bench(options)
-        self.folder = options.output_dir or f"judged-{self.bench.source.rstrip('/').split('/')[-1].split()[-1]}"
+        self.folder = options.output_dir or f"judged-{self.bench.source.split('/')[-1]}"
         self.place = {key: number for number, key in enumerate(self.bench.keys)}
         self.store, self.run_id = VoteStore(self.folder), unique_stamp()
         self.there = known_votes(self.store, options.save_results)

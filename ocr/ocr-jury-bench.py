@@ -450,12 +450,15 @@ LOOP_BYTES, LOOP_RATIO, LOOP_RATIO_TABLE = 2000, 10.0, 20.0
 
 
 def flags_of(text, finish_reason):
-    """Flags of one answer's text: "truncated", and "degenerate" or "looped". Nothing is ever trimmed."""
+    """Flags of one answer's text: "truncated", and "degenerate" or "looped". Nothing is ever trimmed.
+
+    The finish reason "repetition" is that of an engine which saw the loop itself (`repetition_detection`).
+    """
     flags = ["truncated"] if finish_reason == "length" else []
     words = text.split()
     if len(text.strip()) >= 20 and (len(set(text.strip())) == 1 or (len(words) >= 20 and len(set(words)) == 1)):
         return flags + ["degenerate"]
-    if loops_at_end(text) or loops_at_end(text[:-50]) or compresses_like_a_loop(text):
+    if finish_reason == "repetition" or loops_at_end(text) or loops_at_end(text[:-50]) or compresses_like_a_loop(text):
         return flags + ["looped"]
     return flags
 
@@ -1135,7 +1138,9 @@ def load_bench(options, least=2):
     if folders and len(folders) < len(places):
         raise Stop(f"{next(p for p in places if p not in folders)} is no folder here; name folders or one dataset.")
     if folders:
-        tables, source, revision = [folder_table(place) for place in model_folders(folders)], " ".join(places), None
+        tables, revision = [folder_table(place) for place in model_folders(folders)], None
+        # The outputs of one bench lie side by side, so that the folder around them has the bench's name.
+        source = os.path.commonpath([os.path.abspath(os.path.expanduser(place)) for place in folders])
         runs = [(table, *text_of_config(table, chosen.get(table.config))) for table in tables]
     elif len(places) == 1:
         source = places[0]
@@ -3061,7 +3066,7 @@ def add_judging_options(parser):
     add("--limit-pairs", action="append", default=[], metavar="A:B", help="only this pair of models; repeatable")
     add("--repeat-share", type=float, default=0.05, help="share of the questions that is asked twice (0.05)")
     add("--max-invalid-rate", type=float, default=0.05, help="exit 3 if more answers cannot be counted (0.05)")
-    add("--output-dir", metavar="DIR", help="where votes are kept (default judged-NAME); the same goes on there")
+    add("--output-dir", metavar="DIR", help="where votes are kept, and the run goes on (default judged-NAME)")
     add("--save-results", metavar="REPO", help="dataset on the Hub that the votes are added to")
     add("--create-pr", action="store_true", help="add the votes as a pull request")
     add("--private", action="store_true", help="create that dataset private")
@@ -3087,7 +3092,7 @@ class Case:
         if os.environ.get("JOB_ID") and not options.save_results:
             raise Stop("On a job the disk is gone at the end: name a dataset for the votes, --save-results ns/name.")
         self.bench = load_bench(options)
-        self.folder = options.output_dir or f"judged-{self.bench.source.rstrip('/').split('/')[-1].split()[-1]}"
+        self.folder = options.output_dir or f"judged-{self.bench.source.split('/')[-1]}"
         self.place = {key: number for number, key in enumerate(self.bench.keys)}
         self.store, self.run_id = VoteStore(self.folder), unique_stamp()
         self.there = known_votes(self.store, options.save_results)

@@ -1039,7 +1039,9 @@ def load_bench(options, least=2):
     if folders and len(folders) < len(places):
         raise Stop(f"{next(p for p in places if p not in folders)} is no folder here; name folders or one dataset.")
     if folders:
-        tables, source, revision = [folder_table(place) for place in model_folders(folders)], " ".join(places), None
+        tables, revision = [folder_table(place) for place in model_folders(folders)], None
+        # The outputs of one bench lie side by side, so that the folder around them has the bench's name.
+        source = os.path.commonpath([os.path.abspath(os.path.expanduser(place)) for place in folders])
         runs = [(table, *text_of_config(table, chosen.get(table.config))) for table in tables]
     elif len(places) == 1:
         source = places[0]
@@ -2965,7 +2967,7 @@ def add_judging_options(parser):
     add("--limit-pairs", action="append", default=[], metavar="A:B", help="only this pair of models; repeatable")
     add("--repeat-share", type=float, default=0.05, help="share of the questions that is asked twice (0.05)")
     add("--max-invalid-rate", type=float, default=0.05, help="exit 3 if more answers cannot be counted (0.05)")
-    add("--output-dir", metavar="DIR", help="where votes are kept (default judged-NAME); the same goes on there")
+    add("--output-dir", metavar="DIR", help="where votes are kept, and the run goes on (default judged-NAME)")
     add("--save-results", metavar="REPO", help="dataset on the Hub that the votes are added to")
     add("--create-pr", action="store_true", help="add the votes as a pull request")
     add("--private", action="store_true", help="create that dataset private")
@@ -2991,7 +2993,7 @@ class Case:
         if os.environ.get("JOB_ID") and not options.save_results:
             raise Stop("On a job the disk is gone at the end: name a dataset for the votes, --save-results ns/name.")
         self.bench = load_bench(options)
-        self.folder = options.output_dir or f"judged-{self.bench.source.rstrip('/').split('/')[-1].split()[-1]}"
+        self.folder = options.output_dir or f"judged-{self.bench.source.split('/')[-1]}"
         self.place = {key: number for number, key in enumerate(self.bench.keys)}
         self.store, self.run_id = VoteStore(self.folder), unique_stamp()
         self.there = known_votes(self.store, options.save_results)
