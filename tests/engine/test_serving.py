@@ -53,13 +53,14 @@ def test_the_whole_path(python, environment, tiny, pages, start_hub, tmp_path):
     recipe = runnable("glm-ocr", tmp_path)
     env = environment | hub.env | {"OCR_SERVE_HOME": str(home), "HF_HUB_OFFLINE": "0"}
 
-    def tool(name, *words, timeout=900):
+    def tool(name, *words):
         command = [python, ROOT / "ocr" / f"{name}.py", *words]
         return subprocess.run(
-            list(map(str, command)), cwd=tmp_path, env=env, capture_output=True, text=True, timeout=timeout
+            list(map(str, command)), cwd=tmp_path, env=env, capture_output=True, text=True, timeout=1700
         )
 
     serve = ["serve", recipe, "--model-id", MODEL, "--port", port, "--name", "tiny", "--max-model-len", "8192",
+             "--wait", "1500",
              "--", "--max-tokens", "24"]  # fmt: skip
     early = tool("ocr-serve", *serve)
     assert early.returncode == 2 and "ocr-serve.py download" in early.stderr
@@ -104,6 +105,8 @@ def test_the_whole_path(python, environment, tiny, pages, start_hub, tmp_path):
         stopped = tool("ocr-serve", "stop", "tiny")
         assert last_json(stopped.stdout)["stopped"] == ["tiny"] and not marked(home)
 
+        if not os.environ.get("OCR_ENGINE_ALL"):  # another start; tests/unit/test_ocr_serve.py kills a stand-in
+            return
         assert tool("ocr-serve", *serve).returncode == 0, "the port is free again"
         server = next(p for p in marked(home) if "vllm.entrypoints.cli.main" in p.cmdline() and "-c" not in p.cmdline())
         os.kill(server.pid, signal.SIGKILL)
