@@ -197,15 +197,14 @@ def test_a_model_or_an_input_that_cannot_be_read_stops_before_anything_is_made(i
     assert not jobs_of(idle)
 
 
-def test_local_runs_into_folders_find_pages_that_a_model_lacks(idle, tmp_path):
-    write_pages(tmp_path / "in", 5)
-    shutil.copy(idle.work / "one.py", tmp_path / "one.py")
-    command = [str(tmp_path / "in"), "--local", "--output-dir", "out", "--launcher", sys.executable]
+def test_local_runs_into_folders_find_pages_that_a_model_lacks(idle):
+    write_pages(idle.work / "in", 5)
+    command = ["in", "--local", "--output-dir", "out", "--launcher", sys.executable]
     models = ["--models", "./one.py,few=./one.py", "--arguments", "few=--max-samples 3"]
-    summary, _ = run(idle, *command, *models, code=3, cwd=tmp_path)
+    summary, _ = run(idle, *command, *models, code=3)
     assert summary["models"]["one"]["status"] == "done" and summary["models"]["one"]["rows"] == 5
     assert summary["models"]["few"]["problems"] == ["2 of 5 pages are missing that another model has"]
-    assert len(list((tmp_path / "out/one").glob("*.md"))) == 5 and not requests_of(idle, "^POST")
+    assert len(list((idle.work / "out/one").glob("*.md"))) == 5 and not requests_of(idle, "^POST")
 
 
 @pytest.mark.skipif(not shutil.which("tesseract"), reason="tesseract is not installed")
