@@ -1139,8 +1139,8 @@ def load_bench(options, least=2):
         raise Stop(f"{next(p for p in places if p not in folders)} is no folder here; name folders or one dataset.")
     if folders:
         tables, revision = [folder_table(place) for place in model_folders(folders)], None
-        # The outputs of one bench lie side by side, so that the folder around them has the bench's name.
-        source = os.path.commonpath([os.path.abspath(os.path.expanduser(place)) for place in folders])
+        # The outputs of one bench lie side by side. Only the name of the folder around them: results are published.
+        source = os.path.basename(os.path.commonpath([os.path.abspath(os.path.expanduser(p)) for p in folders]))
         runs = [(table, *text_of_config(table, chosen.get(table.config))) for table in tables]
     elif len(places) == 1:
         source = places[0]
@@ -1162,7 +1162,7 @@ def load_bench(options, least=2):
     if not 0 < (options.max_samples or 1):
         raise Stop(f"--max-samples {options.max_samples} is not above 0.")
     if options.max_samples and options.max_samples < len(bench.keys):
-        drawn = set(random.Random(options.seed).sample(bench.keys, options.max_samples))
+        drawn = set(random.Random(options.seed).sample(sorted(bench.keys), options.max_samples))
         bench.keys = [key for key in bench.keys if key in drawn]
         for contestant in bench.contestants:
             contestant.outputs = {key: contestant.outputs[key] for key in bench.keys}
