@@ -354,7 +354,7 @@ def imports_declared(file):
     known = set(file.dependencies)
     for name in file.dependencies:
         known |= COMES_WITH.get(name, set())
-    if "image" in file.job or "vllm" in file.recipe or file.recipe.get("engine") == "vllm":
+    if "image" in file.job or {"vllm", "server_python"} & set(file.recipe) or file.recipe.get("engine") == "vllm":
         known |= ON_THE_IMAGE
     known |= OPTIONAL
     found = list(file.facts.imports)
