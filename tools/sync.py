@@ -21,6 +21,7 @@ import difflib
 import json
 import os
 import re
+import shlex
 import symtable
 import sys
 import textwrap
@@ -517,6 +518,43 @@ def languages_document(entries):
     return text
 
 
+def serving_commands(entries, texts):
+    """The code block of SERVING.md: how each recipe starts its server, with recipes of one server together."""
+    sys.path.insert(0, str(ROOT))
+    from kit.vllm import chat_arguments, cli_args, engine_args
+
+    found = {}
+    for entry in entries:
+        shown = f"ocr/{entry['name']}.py"
+        if entry.get("variant_of") or shown not in texts:
+            continue
+        recipe = ast.literal_eval(recipe_node(parse_file(texts[shown], shown), shown))
+        if recipe["engine"] != "vllm" and not recipe.get("vllm"):
+            continue
+        if recipe.get("server_command"):
+            filled = {"{model}": recipe["model"], "{port}": "8000", "{max_model_len}": str(recipe.get("max_model_len"))}
+            words = [filled.get(word, word) for word in recipe["server_command"]]
+            words = [recipe["server_python"], *words] if words[0] == "-m" else words
+        else:
+            args = engine_args(
+                argparse.Namespace(**{"gpu_memory_utilization": None, "revision": None, **recipe}), recipe
+            )
+            content = chat_arguments(recipe)["chat_template_content_format"]
+            args |= {"chat_template_content_format": content} if content != "auto" else {}
+            words = ["vllm", "serve", *cli_args(args)]
+        words = [f"{key}={value}" for key, value in recipe.get("environment", {}).items()] + words
+        found.setdefault((entry.get("image"), *words), []).append(entry["name"])
+    blocks = []
+    for (image, *words), names in found.items():
+        lines, line = [f"# {', '.join(names)}" + (f": {image}" if image else "")], ""
+        for word in map(shlex.quote, words):
+            if len(line) + len(word) > LINE_LENGTH - 8:
+                lines, line = [*lines, f"{line} \\"], "  "
+            line += f" {word}" if line.strip() else line + word
+        blocks.append("".join(f"    {text}\n" for text in (*lines, line)))
+    return "\n".join(blocks)
+
+
 def fill(text, mark, content, path):
     """Puts generated text between `<!-- mark:begin -->` and `<!-- mark:end -->`."""
     begin, end = f"<!-- {mark}:begin -->\n", f"<!-- {mark}:end -->\n"
@@ -561,6 +599,8 @@ def plan(root=ROOT, only=()):
         texts["LANGUAGES.md"] = languages_document(entries)
         tables = [("README.md", "recipes", recipes_table(entries)), ("CLAUDE.md", "status", status_table(entries))]
         tables += [("README.md", "tools", told)] if (told := tools_table(texts)) else []
+        if (root / "SERVING.md").exists():
+            tables += [("SERVING.md", "commands", serving_commands(entries, texts))]
         for name, mark, content in tables:
             path = root / name
             try:
