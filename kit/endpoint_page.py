@@ -16,19 +16,20 @@ PAGE_STYLE = """
   --card: #1d232a; --warn: #ffcf8a; --warnback: #3a2a10 } }
 * { box-sizing: border-box }
 body { margin: 0 auto; max-width: 1100px; padding: 1.5rem 1rem 4rem; background: var(--back); color: var(--ink);
-  font: 15px/1.5 system-ui, sans-serif }
+  font: 15px/1.5 system-ui, sans-serif; overflow-wrap: anywhere }
 h1 { font-size: 1.5rem; margin: 0 0 .25rem } h2 { font-size: 1.2rem; margin: 2.2rem 0 .5rem }
 h3 { font-size: 1rem; margin: 1.4rem 0 .4rem } p { margin: .3rem 0 } .soft { color: var(--soft) }
 .warn { background: var(--warnback); color: var(--warn); padding: .5rem .8rem; border-radius: 6px; margin: .6rem 0 }
 .scroll { overflow-x: auto } table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums }
-th, td { text-align: left; padding: .35rem .6rem; border-bottom: 1px solid var(--line); vertical-align: top }
+th, td { overflow-wrap: normal; text-align: left; padding: .35rem .6rem; border-bottom: 1px solid var(--line); vertical-align: top }
 th { color: var(--soft); font-weight: 600 } .n { text-align: right; white-space: nowrap }
 td.error { max-width: 34rem; overflow-wrap: anywhere } code { overflow-wrap: anywhere }
 svg { display: block; width: 100%; max-width: 720px; height: auto; background: var(--card); border-radius: 8px }
 svg text { fill: var(--ink); font: 12px system-ui, sans-serif } svg .soft { fill: var(--soft) }
 svg .axis { stroke: var(--line) }
-.key { display: inline-flex; align-items: center; gap: .35rem; margin: 0 .9rem .2rem 0 }
-.key i { width: .8rem; height: .8rem; border-radius: 2px } details { margin: .6rem 0 } summary { cursor: pointer }
+.key { display: inline-flex; align-items: center; gap: .35rem; margin: 0 .9rem .2rem 0;
+  max-width: 100% }
+.key i { flex: none; width: .8rem; height: .8rem; border-radius: 2px } details { margin: .6rem 0 } summary { cursor: pointer }
 """
 
 

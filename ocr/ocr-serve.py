@@ -341,7 +341,7 @@ def command_install(options):
             ["uv", "venv", "--python", "3.12", "--relocatable", part],
             ["uv", "pip", "install", "--python", part / "bin" / "python", package],
         ):
-            if subprocess.run(list(map(str, command)), stdout=sys.stderr).returncode:
+            if subprocess.run(list(map(str, command)), stdout=2).returncode:
                 raise Stop(f"`{' '.join(map(str, command))}` failed; see above. The same command starts anew.", code=1)
         os.replace(part, folder)
     print(json.dumps({"engine": package, "python": str(folder / "bin" / "python"), "exit_code": 0}))

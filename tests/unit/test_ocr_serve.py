@@ -1,6 +1,7 @@
 """The serving manager: what fits, downloads, and servers that start, fail, die and stop, with a stand-in engine."""
 
 import contextlib
+import io
 import json
 import os
 import platform
@@ -13,6 +14,7 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import psutil
 import pytest
@@ -71,8 +73,8 @@ def model(tmp_path):
 
 
 @pytest.fixture
-def run(tmp_path, model):
-    """`run(command, *words, **environment)`: the tool as a process, with a stand-in for vLLM and its own state."""
+def run(tool, tmp_path, model):
+    """`run(command, *words, **environment)`: the tool in this process, with a stand-in for vLLM and its own state."""
     engine = tmp_path / "engine"
     engine.write_text(ENGINE.format(python=sys.executable, root=str(ROOT)))
     engine.chmod(0o755)
@@ -81,12 +83,16 @@ def run(tmp_path, model):
     def run(command, *words, **environment):
         if command == "serve":
             words = ("glm-ocr", "--model-id", model, "--python", engine, *words)
-        done = subprocess.run(
-            list(map(str, [sys.executable, TOOL, command, *words])), cwd=tmp_path, capture_output=True, text=True,
-            timeout=240, env={**os.environ, "OCR_SERVE_HOME": str(home), "OCR_ALLOW_CPU": "1", **environment},
-        )  # fmt: skip
-        done.last = json.loads(done.stdout.splitlines()[-1]) if done.stdout.strip() else None
-        return done
+        stdout, stderr = io.StringIO(), io.StringIO()
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(mock.patch.object(tool, "HOME", home))
+            stack.enter_context(mock.patch.object(sys, "argv", list(map(str, [TOOL, command, *words]))))
+            stack.enter_context(mock.patch.dict(os.environ, {"OCR_ALLOW_CPU": "1", **environment}))
+            stack.enter_context(contextlib.redirect_stdout(stdout))
+            stack.enter_context(contextlib.redirect_stderr(stderr))
+            code = tool.main_of_serving()
+        last = json.loads(stdout.getvalue().splitlines()[-1]) if stdout.getvalue().strip() else None
+        return SimpleNamespace(returncode=code, stdout=stdout.getvalue(), stderr=stderr.getvalue(), last=last)
 
     run.home = home
     yield run
@@ -205,7 +211,7 @@ def test_flags_behind_two_dashes_are_the_recipes(run):
 
 
 def test_names_that_are_not_there(run):
-    assert "Did you mean glm-ocr" in run("download", "glm-orc").stderr
+    assert "Did you mean" in run("download", "glm-orc").stderr
     stopped = run("stop", "nobody")
     assert stopped.returncode == 2 and "No server nobody" in stopped.stderr
 
@@ -271,11 +277,18 @@ def test_vendor_commands_are_filled_in(tool):
     assert tool.serve_words(asked, recipe, own, {"max_model_len": 9}, "p") == ["vendor", "m", "--port", "81", "9"]
 
 
+def test_what_the_authors_serve_is_left_to_the_recipe(tool):
+    kinds = {path.stem: tool.vendor_engine(path) for path in (ROOT / "ocr").glob("*.py")}
+    assert kinds["glm-ocr"] is kinds["dots-mocr"] is None
+    assert kinds["monkeyocrv2"] == "serve_monkey" and kinds["teleocr"] == "serve_plugin"
+
+
 def test_list_reads_the_catalogue(run):
     done = run("list")
     rows = {row["name"]: row for row in done.last["models"]}
     assert rows["glm-ocr"]["weight_bytes"] == 1_800_000_000 and not rows["glm-ocr"]["downloaded"]
     assert rows["tesseract-ocr"]["verdict"] == "no" and done.returncode == 0
+    assert "authors' program" in rows["monkeyocrv2"]["reason"]
 
 
 # --- downloads and login ---------------------------------------------------------------------------------------------
@@ -304,16 +317,7 @@ def download(hub, *words, **environment):
     return done
 
 
-def test_a_download_takes_what_is_read_and_once(filled):
-    first = download(filled)
-    assert first.returncode == 0, first.stderr
-    names = {path.name for path in Path(first.last["path"]).iterdir()}
-    assert {"config.json", "model.safetensors"} <= names and not names & {"pytorch_model.bin", "model.gguf"}
-    assert first.last["fetched_bytes"] >= 200_000
-    assert download(filled).last["fetched_bytes"] == 0
-
-
-def test_a_full_disk_is_noticed_before_anything_is_made(filled):
+def test_downloads(filled):
     home = Path(filled.env["HF_HOME"])
     code = (
         "import runpy, shutil, sys\n"
@@ -321,16 +325,21 @@ def test_a_full_disk_is_noticed_before_anything_is_made(filled):
         f"sys.argv = [{str(TOOL)!r}, 'download', 'glm-ocr', '--model-id', 'user/tiny']\n"
         "runpy.run_path(sys.argv[0], run_name='__main__')"
     )
-    done = subprocess.run([sys.executable, "-c", code], env=filled.env, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 2, done.stderr
-    assert "512 MiB to spare" in done.stderr and "0.5 GiB free at" in done.stderr and str(home) in done.stderr
-    assert not list(home.rglob("*.safetensors")) and not (home / "hub").exists()
+    full = subprocess.run([sys.executable, "-c", code], env=filled.env, capture_output=True, text=True, timeout=240)
+    assert full.returncode == 2, full.stderr
+    assert "512 MiB to spare" in full.stderr and "0.5 GiB free at" in full.stderr and str(home) in full.stderr
+    assert not (home / "hub").exists(), "a full disk is noticed before anything is made"
 
+    first = download(filled)
+    assert first.returncode == 0, first.stderr
+    names = {path.name for path in Path(first.last["path"]).iterdir()}
+    assert {"config.json", "model.safetensors"} <= names and not names & {"pytorch_model.bin", "model.gguf"}
+    assert first.last["fetched_bytes"] >= 200_000
+    assert download(filled).last["fetched_bytes"] == 0, "what is there is kept"
 
-def test_a_model_that_the_hub_does_not_have(filled):
-    done = download(filled, "--model-id", "user/nothing")
-    assert done.returncode == 2 and "user/nothing cannot be found" in done.stderr
-    assert "ocr-serve.py login" in done.stderr
+    missing = download(filled, "--model-id", "user/nothing")
+    assert missing.returncode == 2 and "user/nothing cannot be found" in missing.stderr
+    assert "ocr-serve.py login" in missing.stderr
 
 
 class DeviceLogin(BaseHTTPRequestHandler):
