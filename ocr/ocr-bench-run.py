@@ -5,11 +5,6 @@
 #     "huggingface_hub>=2.4.0",
 #     "pyarrow>=18",
 # ]
-#
-# [tool.hf-jobs]
-# flavor = "cpu-basic"
-# timeout = "1d"
-# secrets = ["HF_TOKEN"]
 # ///
 """OCR bench run: several models over the same pages, each a config of one dataset (a pull request) or a folder.
 
@@ -404,7 +399,7 @@ def check_inputs(api, options, state):
 
     asked = state["settings"]
     try:
-        if asked["output"]:
+        if asked["output"] and not options.dry_run:
             if persist(api.whoami, patience=60).get("auth", {}).get("accessToken", {}).get("role") == "read":
                 raise Stop("The Hub token can only read. Set HF_TOKEN to one that can write, or type: hf auth login")
         if not state["runs"] and on_hub(asked["input"]) and "://" not in asked["input"]:
@@ -500,7 +495,7 @@ def plan(api, options, state, path):
     for config, name in missing.items():
         new[config], text = planned_run(config, name, options, entries, place, path.parent / "recipes")
         kept[new[config]["script"]] = text
-        if not asked["local"]:
+        if not asked["local"] and not options.dry_run:
             job_secrets(new[config], options)
     if asked["output"] or on_hub(asked["input"]):
         check_inputs(api, options, state)
@@ -596,10 +591,10 @@ def labels_of(config, run, state, options):
     return given | {"ocr-bench": state["id"], "config": config, "attempt": str(run["attempts"])}
 
 
-def submitted_job(api, labels, options):
+def submitted_job(api, labels, namespace):
     """The job that carries these labels already, or None."""
     wanted = {name: labels[name] for name in ("ocr-bench", "config", "attempt")}
-    return next(iter(api.list_jobs(labels=wanted, namespace=options.namespace)), None)
+    return next(iter(api.list_jobs(labels=wanted, namespace=namespace)), None)
 
 
 def submit(api, config, run, state, options):
@@ -607,7 +602,7 @@ def submit(api, config, run, state, options):
     from huggingface_hub import Volume
     from huggingface_hub.utils import parse_hf_mount
 
-    header = run["job"]
+    header, namespace = run["job"], options.namespace or run["job"].get("namespace")
     labels = (header.get("labels") or {}) | labels_of(config, run, state, options)
     mounts = [parse_hf_mount(word) for word in header.get("volumes", [])]
     volumes = [
@@ -617,7 +612,7 @@ def submit(api, config, run, state, options):
     ]  # fmt: skip
 
     def attempt():
-        if job := submitted_job(api, labels, options):
+        if job := submitted_job(api, labels, namespace):
             return job
         with contextlib.redirect_stdout(sys.stderr):  # it prints, and stdout is for the JSON line
             return api.run_uv_job(
@@ -625,7 +620,7 @@ def submit(api, config, run, state, options):
                 env=header.get("env"), secrets=job_secrets(run, options), flavor=run["flavor"], timeout=run["timeout"],
                 name=header.get("name") or f"ocr-bench-{config}", labels=labels, volumes=volumes or None,
                 network_group=header.get("network_group"), network_aliases=header.get("network_aliases"),
-                namespace=options.namespace or header.get("namespace"),
+                namespace=namespace,
             )  # fmt: skip
 
     return persist(attempt)
@@ -1491,7 +1486,7 @@ def drop_tags(text):
 
 
 def plain_table(table):
-    table = re.sub(r"</(?:caption|thead|tbody|tr)\s*>|<tr(?=[\s>])[^<>]*>", "\n\n", " ".join(table.split()))
+    table = re.sub(r"</(?:caption|thead|tbody|tr)\s*>|<tr(?=[\s>])[^<>]*>", "\n\n", " ".join(table.split()), flags=re.I)
     table = re.sub(r"<t[dh](?=[\s/>])[^<>]*>", PLAIN_CELL, table, flags=re.IGNORECASE)
     rows = (
         PLAIN_INLINE_TAG.sub("", PLAIN_BLOCK_TAG.sub(" ", row)).strip().removeprefix(PLAIN_CELL)
@@ -1843,7 +1838,9 @@ def load_bench(options, least=2):
     if folders and len(folders) < len(places):
         raise Stop(f"{next(p for p in places if p not in folders)} is no folder here; name folders or one dataset.")
     if folders:
-        tables, source, revision = [folder_table(place) for place in model_folders(folders)], " ".join(places), None
+        tables, revision = [folder_table(place) for place in model_folders(folders)], None
+        # The outputs of one bench lie side by side. Only the name of the folder around them: results are published.
+        source = os.path.basename(os.path.commonpath([os.path.abspath(os.path.expanduser(p)) for p in folders]))
         runs = [(table, *text_of_config(table, chosen.get(table.config))) for table in tables]
     elif len(places) == 1:
         source = places[0]
@@ -1865,7 +1862,7 @@ def load_bench(options, least=2):
     if not 0 < (options.max_samples or 1):
         raise Stop(f"--max-samples {options.max_samples} is not above 0.")
     if options.max_samples and options.max_samples < len(bench.keys):
-        drawn = set(random.Random(options.seed).sample(bench.keys, options.max_samples))
+        drawn = set(random.Random(options.seed).sample(sorted(bench.keys), options.max_samples))
         bench.keys = [key for key in bench.keys if key in drawn]
         for contestant in bench.contestants:
             contestant.outputs = {key: contestant.outputs[key] for key in bench.keys}

@@ -773,8 +773,7 @@ def serve(booth, judge_votes, options):
 
 
 def store_folder(options):
-    name = re.sub(r"[^\w.-]+", "-", (options.bench or ["votes"])[0].strip("./~")).rpartition("-")[2]
-    return options.store or f"human-{name or 'votes'}"
+    return options.store or f"human-{Path(options.bench[0]).name if options.bench else 'votes'}"
 
 
 def evaluate(options):
@@ -1276,7 +1275,7 @@ def drop_tags(text):
 
 
 def plain_table(table):
-    table = re.sub(r"</(?:caption|thead|tbody|tr)\s*>|<tr(?=[\s>])[^<>]*>", "\n\n", " ".join(table.split()))
+    table = re.sub(r"</(?:caption|thead|tbody|tr)\s*>|<tr(?=[\s>])[^<>]*>", "\n\n", " ".join(table.split()), flags=re.I)
     table = re.sub(r"<t[dh](?=[\s/>])[^<>]*>", PLAIN_CELL, table, flags=re.IGNORECASE)
     rows = (
         PLAIN_INLINE_TAG.sub("", PLAIN_BLOCK_TAG.sub(" ", row)).strip().removeprefix(PLAIN_CELL)
@@ -1628,7 +1627,9 @@ def load_bench(options, least=2):
     if folders and len(folders) < len(places):
         raise Stop(f"{next(p for p in places if p not in folders)} is no folder here; name folders or one dataset.")
     if folders:
-        tables, source, revision = [folder_table(place) for place in model_folders(folders)], " ".join(places), None
+        tables, revision = [folder_table(place) for place in model_folders(folders)], None
+        # The outputs of one bench lie side by side. Only the name of the folder around them: results are published.
+        source = os.path.basename(os.path.commonpath([os.path.abspath(os.path.expanduser(p)) for p in folders]))
         runs = [(table, *text_of_config(table, chosen.get(table.config))) for table in tables]
     elif len(places) == 1:
         source = places[0]
@@ -1650,7 +1651,7 @@ def load_bench(options, least=2):
     if not 0 < (options.max_samples or 1):
         raise Stop(f"--max-samples {options.max_samples} is not above 0.")
     if options.max_samples and options.max_samples < len(bench.keys):
-        drawn = set(random.Random(options.seed).sample(bench.keys, options.max_samples))
+        drawn = set(random.Random(options.seed).sample(sorted(bench.keys), options.max_samples))
         bench.keys = [key for key in bench.keys if key in drawn]
         for contestant in bench.contestants:
             contestant.outputs = {key: contestant.outputs[key] for key in bench.keys}
