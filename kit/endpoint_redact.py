@@ -77,19 +77,29 @@ def scrubbed(value, secrets=(), keep_host=False, known_only=False):
 
     With `known_only` just the secrets go: what a model read may be a URL, and stays.
     """
+    return each_text(value, lambda text: scrubbed_text(text, secrets, keep_host, known_only))
+
+
+def each_text(value, change):
+    """A JSON-like value with every string, keys too, as `change` makes it."""
     if isinstance(value, dict):
-        how = (secrets, keep_host, known_only)
-        return {scrubbed(key, *how): scrubbed(item, *how) for key, item in value.items()}
+        return {each_text(key, change): each_text(item, change) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [scrubbed(item, secrets, keep_host, known_only) for item in value]
-    if not isinstance(value, str):
-        return value
+        return [each_text(item, change) for item in value]
+    return change(value) if isinstance(value, str) else value
+
+
+def scrubbed_text(text, secrets, keep_host, known_only):
     for secret in sorted(secrets, key=len, reverse=True):
-        value = value.replace(secret, MASK)
+        text = text.replace(secret, MASK)
     if known_only:
-        return value
-    value = URL_IN_TEXT.sub(lambda found: redacted_url(found[0], keep_host), value)
-    return TOKEN_LIKE.sub(MASK, value)
+        return text
+    return TOKEN_LIKE.sub(MASK, URL_IN_TEXT.sub(lambda found: redacted_url(found[0], keep_host), text))
+
+
+def without_folders(text):
+    """The text with absolute paths of files cut to their names: folders tell who works where."""
+    return re.sub(r"(?<![\w:/.*\]])/(?:[^\s/,=:]+/)+", "", text)
 
 
 def scrubbed_words(words, secrets=()):

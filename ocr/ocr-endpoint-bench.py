@@ -332,7 +332,7 @@ class Bench:
             say(f"Not comparable: {gpu['reason']}. End what else runs there and measure again.")
 
     def scrub(self, value):
-        return scrubbed(value, self.secrets, self.options.keep_host)
+        return each_text(scrubbed(value, self.secrets, self.options.keep_host), without_folders)
 
     def write(self, name, text):
         """Writes one file whole or not at all; returns its SHA-256. A known secret in it ends the run."""
@@ -1344,15 +1344,17 @@ h1 { font-size: 1.5rem; margin: 0 0 .25rem } h2 { font-size: 1.2rem; margin: 2.2
 h3 { font-size: 1rem; margin: 1.4rem 0 .4rem } p { margin: .3rem 0 } .soft { color: var(--soft) }
 .warn { background: var(--warnback); color: var(--warn); padding: .5rem .8rem; border-radius: 6px; margin: .6rem 0 }
 .scroll { overflow-x: auto } table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums }
-th, td { overflow-wrap: normal; text-align: left; padding: .35rem .6rem; border-bottom: 1px solid var(--line); vertical-align: top }
+th, td { overflow-wrap: normal }
+th, td { text-align: left; padding: .35rem .6rem; border-bottom: 1px solid var(--line); vertical-align: top }
 th { color: var(--soft); font-weight: 600 } .n { text-align: right; white-space: nowrap }
-td.error { max-width: 34rem; overflow-wrap: anywhere } code { overflow-wrap: anywhere }
+td.error { min-width: 14rem; max-width: 34rem; overflow-wrap: anywhere } code { overflow-wrap: anywhere }
 svg { display: block; width: 100%; max-width: 720px; height: auto; background: var(--card); border-radius: 8px }
 svg text { fill: var(--ink); font: 12px system-ui, sans-serif } svg .soft { fill: var(--soft) }
 svg .axis { stroke: var(--line) }
 .key { display: inline-flex; align-items: center; gap: .35rem; margin: 0 .9rem .2rem 0;
   max-width: 100% }
-.key i { flex: none; width: .8rem; height: .8rem; border-radius: 2px } details { margin: .6rem 0 } summary { cursor: pointer }
+.key i { flex: none; width: .8rem; height: .8rem; border-radius: 2px }
+details { margin: .6rem 0 } summary { cursor: pointer }
 """
 
 
@@ -1426,7 +1428,7 @@ def summary_table(reports):
     """One row per target and level of concurrency."""
     head = ("target", "model", "provider", "at a time", "ok", "median s", "p90 s", "first token s", "tokens/s",
             "pages/s", "CER", "boxes F1")  # fmt: skip
-    rows = []
+    rows, reasons = [], []
     for report in reports:
         for target in report["targets"]:
             quality, recipe = target["quality"] or {}, target["recipe"] or {}
@@ -1442,14 +1444,14 @@ def summary_table(reports):
                 done = f"{level['ok']} of {level['attempted']}"
                 rows.append([*start, level["concurrency"], done, *times, level["pages_per_s"], *end])
             if not target["levels"]:
-                rows.append(
-                    [*start, None, f"{target['status'].replace('_', ' ')}: {target['error'] or ''}", *[None] * 5, *end]
-                )
+                rows.append([*start, None, target["status"].replace("_", " "), *[None] * 5, *end])
+            if target["error"]:
+                reasons.append(f"<p>{page_text(start[0])}: {page_text(target['error'])}</p>")
     note = (
         '<p class="soft">ok: the answer keeps the protocol of its model. '
         "CER and F1 are against confirmed pages and are no part of it.</p>"
     )
-    return table_html(head, rows, numbers=range(3, 12)) + note
+    return table_html(head, rows, numbers=range(3, 12)) + note + "".join(reasons)
 
 
 def title_of(report, target, reports):
@@ -1527,7 +1529,7 @@ def time_chart(measured):
         (title, min(target["levels"], key=lambda level: level["concurrency"])["wall_s"]) for title, target in measured
     ]
     most = max((times["p90"] for _, times in spreads if times), default=0) or 1
-    parts, told, room = [], [], CHART_WIDTH - LABEL_WIDTH - 150
+    parts, told, room = [], [], CHART_WIDTH - LABEL_WIDTH - 200
     for place, (title, times) in enumerate(spreads):
         y = 10 + place * (BAR_HEIGHT + 8)
         parts.append(bar_label(place, title))
@@ -1786,19 +1788,29 @@ def scrubbed(value, secrets=(), keep_host=False, known_only=False):
 
     With `known_only` just the secrets go: what a model read may be a URL, and stays.
     """
+    return each_text(value, lambda text: scrubbed_text(text, secrets, keep_host, known_only))
+
+
+def each_text(value, change):
+    """A JSON-like value with every string, keys too, as `change` makes it."""
     if isinstance(value, dict):
-        how = (secrets, keep_host, known_only)
-        return {scrubbed(key, *how): scrubbed(item, *how) for key, item in value.items()}
+        return {each_text(key, change): each_text(item, change) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [scrubbed(item, secrets, keep_host, known_only) for item in value]
-    if not isinstance(value, str):
-        return value
+        return [each_text(item, change) for item in value]
+    return change(value) if isinstance(value, str) else value
+
+
+def scrubbed_text(text, secrets, keep_host, known_only):
     for secret in sorted(secrets, key=len, reverse=True):
-        value = value.replace(secret, MASK)
+        text = text.replace(secret, MASK)
     if known_only:
-        return value
-    value = URL_IN_TEXT.sub(lambda found: redacted_url(found[0], keep_host), value)
-    return TOKEN_LIKE.sub(MASK, value)
+        return text
+    return TOKEN_LIKE.sub(MASK, URL_IN_TEXT.sub(lambda found: redacted_url(found[0], keep_host), text))
+
+
+def without_folders(text):
+    """The text with absolute paths of files cut to their names: folders tell who works where."""
+    return re.sub(r"(?<![\w:/.*\]])/(?:[^\s/,=:]+/)+", "", text)
 
 
 def scrubbed_words(words, secrets=()):

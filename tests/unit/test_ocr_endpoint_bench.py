@@ -29,7 +29,15 @@ from kit.endpoint_checks import (
 )
 from kit.endpoint_client import endpoint_url
 from kit.endpoint_quality import box_agreement, character_error_rate
-from kit.endpoint_redact import MASK, host_class, redacted_url, scrubbed, scrubbed_words, secrets_in_url
+from kit.endpoint_redact import (
+    MASK,
+    host_class,
+    redacted_url,
+    scrubbed,
+    scrubbed_words,
+    secrets_in_url,
+    without_folders,
+)
 from tests.unit.endpoints import endpoint
 from tests.unit.recipe_file import load_recipe
 
@@ -279,6 +287,7 @@ def test_no_secret_reaches_a_file_or_a_log(pages, tmp_path):
         assert any(WORD in request[1] for request in server.seen), "and its query"
     files = written(tmp_path / "out")
     assert {"report.json", "report.html", "runs.jsonl"} < set(files) and len(files) > 4
+    assert not [name for name, text in files.items() if str(tmp_path) in text or str(pages) in text]
     for name, text in {**files, "stdout": done.stdout, "stderr": done.stderr}.items():
         for secret in (WORD, SECRET, "someone-here"):
             assert secret not in text, f"{secret} is in {name}"
@@ -339,6 +348,25 @@ def test_values_of_secret_flags_go():
 def test_scrubbing_leaves_no_secret_behind(text, secret):
     left = scrubbed(f"{text}{secret}{text}", {secret}, known_only=True)
     assert secret in MASK or secret not in left.replace(MASK, "\0")
+
+
+@pytest.mark.parametrize(
+    "text, shown",
+    [
+        ("/home/me/scans/a.png", "a.png"),
+        (
+            "/home/me/x.py=http://h:1/v1/models,args=--schema /etc/s.json",
+            "x.py=http://h:1/v1/models,args=--schema s.json",
+        ),
+        (
+            "no recipe in /srv/ocr; see https://h/a/b/c",
+            "no recipe in /srv/ocr; see https://h/a/b/c".replace("/srv/", ""),
+        ),
+        ("folder/a.png 1/2 hf://datasets/a/b/c", "folder/a.png 1/2 hf://datasets/a/b/c"),
+    ],
+)
+def test_folders_of_this_machine_are_nobodys_business(text, shown):
+    assert without_folders(text) == shown
 
 
 def test_hosts():

@@ -67,6 +67,10 @@ def test_the_page_opens_offline_and_fits(browser, pages, name, width, tmp_path):
     charts = page.query_selector_all("svg")
     assert len(charts) == 3 and all(chart.bounding_box()["height"] > 40 for chart in charts)
     assert page.query_selector("svg rect[fill='#d35400']").bounding_box()["width"] > 20, "the loops are in the chart"
+    heads = page.query_selector("table").query_selector_all("th")
+    assert width < 1000 or name == "both" or heads[-1].bounding_box()["x"] < width, (
+        "a long reason leaves the figures in view"
+    )
     page.screenshot(path=tmp_path / "page.png", full_page=True)
     assert (tmp_path / "page.png").stat().st_size > 10_000
     page.close()
