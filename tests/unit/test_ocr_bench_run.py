@@ -4,6 +4,7 @@ import argparse
 import json
 import shlex
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 
@@ -292,6 +293,31 @@ def test_what_is_kept_of_a_log_holds_no_token(monkeypatch):
 )
 def test_a_pull_request_carries_the_config_in_its_last_brackets(title, config):
     assert bench.config_in_title(title) == config
+
+
+def test_what_the_output_has_already_is_refused_kept_or_replaced(recipe):
+    """`one` has two open pull requests, `two` is on the main branch, `three` is new."""
+    listed = [SimpleNamespace(num=number, title=f"OCR [{config}]", status=status)
+              for number, config, status in ((3, "one", "open"), (7, "one", "draft"), (5, "three", "closed"))]  # fmt: skip
+    card = {"configs": [{"config_name": "two"}]}
+    head = SimpleNamespace(card_data=card, siblings=[SimpleNamespace(rfilename="README.md")])
+    api = SimpleNamespace(get_repo_discussions=lambda *_, **__: listed, dataset_info=lambda repo: head)
+
+    def settled_by(choice):
+        options = options_of(f"user/in user/out --on-existing {choice}")
+        runs = {config: run_of(recipe) for config in ("one", "two", "three")}
+        bench.settle_existing(api, runs, options, bench.new_state(options))
+        return runs
+
+    with pytest.raises(bench.Stop, match="already has one, two"):
+        settled_by("error")
+    kept = settled_by("skip")
+    assert [run["status"] for run in kept.values()] == ["existing", "existing", "planned"]
+    assert [run["pull_request"] for run in kept.values()] == [7, None, None]
+    again = settled_by("replace")
+    assert {run["status"] for run in again.values()} == {"planned"}
+    assert [run["superseded"] for run in again.values()] == [[7, 3], [], []]
+    assert [run["arguments"] for run in again.values()] == [[], ["--overwrite"], []]
 
 
 def table_of(config, hashes, texts, **more):
