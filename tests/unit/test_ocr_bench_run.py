@@ -297,8 +297,8 @@ def test_a_pull_request_carries_the_config_in_its_last_brackets(title, config):
 
 def test_what_the_output_has_already_is_refused_kept_or_replaced(recipe):
     """`one` has two open pull requests, `two` is on the main branch, `three` is new."""
-    listed = [SimpleNamespace(num=number, title=f"OCR [{config}]", status=status)
-              for number, config, status in ((3, "one", "open"), (7, "one", "draft"), (5, "three", "closed"))]  # fmt: skip
+    requests = ((3, "one", "open"), (7, "one", "draft"), (5, "three", "closed"))
+    listed = [SimpleNamespace(num=number, title=f"OCR [{name}]", status=status) for number, name, status in requests]
     card = {"configs": [{"config_name": "two"}]}
     head = SimpleNamespace(card_data=card, siblings=[SimpleNamespace(rfilename="README.md")])
     api = SimpleNamespace(get_repo_discussions=lambda *_, **__: listed, dataset_info=lambda repo: head)
