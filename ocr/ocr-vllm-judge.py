@@ -687,7 +687,7 @@ def drop_tags(text):
 
 
 def plain_table(table):
-    table = re.sub(r"</(?:caption|thead|tbody|tr)\s*>|<tr(?=[\s>])[^<>]*>", "\n\n", " ".join(table.split()))
+    table = re.sub(r"</(?:caption|thead|tbody|tr)\s*>|<tr(?=[\s>])[^<>]*>", "\n\n", " ".join(table.split()), flags=re.I)
     table = re.sub(r"<t[dh](?=[\s/>])[^<>]*>", PLAIN_CELL, table, flags=re.IGNORECASE)
     rows = (
         PLAIN_INLINE_TAG.sub("", PLAIN_BLOCK_TAG.sub(" ", row)).strip().removeprefix(PLAIN_CELL)
@@ -2776,10 +2776,12 @@ def tier_numbers(order, strengths, draws, ci, clusters):
     """
     import numpy as np
 
-    errors = np.abs(draws[:, :, None] - draws[:, None, :] - (strengths[:, None] - strengths[None, :]))
-    spread = np.sqrt((errors**2).mean(axis=0))
-    largest = (errors / np.maximum(spread, 1e-9)).max(axis=(1, 2))
-    reach = np.quantile(largest, ci) * spread * widened(ci, clusters)
+    # Rows are models, columns their rivals. Draws are skewed where one side wins nearly always, so that the spread
+    # towards 0 is that of the draws below the estimate.
+    short = np.maximum(0, strengths[:, None] - strengths[None, :] - (draws[:, :, None] - draws[:, None, :]))
+    below = np.sqrt((short**2).sum(axis=0) / np.maximum(1, (short > 0).sum(axis=0)))
+    largest = (short / np.maximum(below, 1e-9)).max(axis=(1, 2))
+    reach = np.quantile(largest, ci) * below * widened(ci, clusters)
     tiers, number, head = {}, 0, None
     for i in order:
         if head is None or strengths[head] - strengths[i] > reach[head, i]:

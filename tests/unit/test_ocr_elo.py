@@ -139,6 +139,11 @@ def test_equal_models_share_a_tier_and_unequal_ones_do_not():
     assert extremes[0]["resolved"] and extremes[0]["robust"] and extremes[0]["diff_low"] > 0
 
 
+def test_a_clear_winner_is_told_apart_though_its_draws_are_skewed():
+    found = board(series("ab", "A" * 22 + "B" * 2), bootstrap=1000)
+    assert found["tiers"] == [["a"], ["b"]] and found["leaderboard"][0]["elo"] is not None
+
+
 def test_pages_and_not_comparisons_are_drawn():
     """Five equal verdicts on each page are not five times the evidence."""
     votes = [vote("ab", "A" if n % 3 else "B", f"p{n}") for n in range(30)]
