@@ -4,6 +4,7 @@ import base64
 import contextlib
 import io
 import json
+import os
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -80,6 +81,23 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *words):
         pass
+
+
+def nvidia_smi(folder, used=0):
+    """A stand-in for nvidia-smi in `folder`, which shows one GPU of 24 GiB that is `used` percent busy; a PATH."""
+    folder.mkdir(exist_ok=True)
+    (folder / "nvidia-smi").write_text(
+        f"""#!/bin/sh
+case "$1" in
+  *index*) echo "0, Test GPU, 24576, 24000, 8.9, 550.1" ;;
+  *memory.free*) echo "24000, 24576" ;;
+  *utilization.gpu,memory*) echo "{used}, 9000" ;;
+  *utilization*) echo "{used}" ;;
+esac
+"""
+    )
+    (folder / "nvidia-smi").chmod(0o755)
+    return f"{folder}{os.pathsep}{os.environ['PATH']}"
 
 
 def sizes_in(body):

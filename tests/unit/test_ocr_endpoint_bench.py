@@ -38,7 +38,7 @@ from kit.endpoint_redact import (
     secrets_in_url,
     without_folders,
 )
-from tests.unit.endpoints import endpoint
+from tests.unit.endpoints import endpoint, nvidia_smi
 from tests.unit.recipe_file import load_recipe
 
 TOOL = Path(__file__).resolve().parents[2] / "ocr" / "ocr-endpoint-bench.py"
@@ -190,6 +190,18 @@ def test_repeats_levels_and_pixels(pages, tmp_path):
     }, "8192 tokens of context leave no room for the recipe's 8192 of answer"  # fmt: skip
     assert first["recipe"]["model"] == "zai-org/GLM-OCR" and first["workflow"] == "one request"
     assert first["engine_version"] == "0.0.test" and first["where"] == "loopback"
+
+
+@pytest.mark.parametrize("used", [0, 40])
+def test_a_busy_gpu_makes_no_comparison(pages, tmp_path, used):
+    path = nvidia_smi(tmp_path / "bin", used)
+    with endpoint() as server:
+        words = ("--task", "text", "--target", f"glm-ocr={server.url},model=tiny")
+        _, report = run(pages, tmp_path / "out", *words, environment={"PATH": path})
+    assert report["gpu"]["idle"] is report["comparable"] is (used == 0)
+    assert report["invalidations"] == ([] if not used else ["the GPU was 40 % busy before any request"])
+    assert ("Not comparable" in (tmp_path / "out" / "report.html").read_text()) == bool(used)
+    assert [gpu["compute_capability"] for gpu in report["host"]["gpus"]] == ["8.9"]
 
 
 def test_an_image_that_the_server_dropped(pages, tmp_path):

@@ -19,6 +19,7 @@ from unittest import mock
 import psutil
 import pytest
 
+from tests.unit.endpoints import nvidia_smi
 from tests.unit.recipe_file import load_recipe
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -165,6 +166,17 @@ def test_a_server_that_does_not_become_ready_is_ended_and_says_why(run, manner, 
     assert done.returncode == 1 and said in done.stderr, done.stderr
     assert "Its log ends:" in done.stderr and ("no room for the KV cache" in done.stderr) == (manner == "die")
     assert not marked(run.home) and run("status").last["servers"] == []
+
+
+def test_one_model_per_gpu(run, tmp_path):
+    path = nvidia_smi(tmp_path / "bin")
+    first = run("serve", "--port", free_port(), PATH=path)
+    assert first.returncode == 0, first.stderr
+    assert run("status", PATH=path).last["servers"][0]["gpu"] == "0"
+    second = run("serve", "--port", free_port(), "--name", "second", PATH=path)
+    assert second.returncode == 2 and "GPU 0 has glm-ocr already" in second.stderr
+    assert "shows 0" in run("serve", "--port", free_port(), "--gpu", "3", PATH=path).stderr
+    run("stop", "--all", PATH=path)
 
 
 def test_a_port_of_a_stranger_is_left_alone(run):
