@@ -5,7 +5,7 @@ import random
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -31,13 +31,13 @@ def parsed(text, *words, size=(1000, 2000)):
 @pytest.mark.parametrize("words, prompt", [((), "document parsing with fork."), (("--no-fork",), "document parsing.")])
 def test_request(words, prompt):
     options = options_of(hpd, *words)
-    page = page_of(hpd, (5000, 7000), options)
-    assert page.image.size == (5000, 7000), "never reduced"
+    page = page_of(hpd, (2600, 3600), options)
+    assert page.image.size == (2600, 3600), "never reduced"
     body = body_of(hpd, page, options)
     image, text = body.pop("messages")[0]["content"]
-    assert image["image"].size == (5000, 7000) and text == {"type": "text", "text": prompt}
+    assert image["image"].size == (2600, 3600) and text == {"type": "text", "text": prompt}
     assert body == {"max_tokens": 8000, "temperature": 0.0, "repetition_penalty": 1.0}
-    assert page_of(hpd, (5000, 7000), options_of(hpd, "--max-pixels", 1_000_000)).image.size < (1000, 1200)
+    assert page_of(hpd, (2600, 3600), options_of(hpd, "--max-pixels", 1_000_000)).image.size < (1000, 1200)
     assert options_of(hpd, "--server", "http://h/v1").endpoint == "http://h/v1"
 
 
@@ -121,6 +121,7 @@ def test_what_is_cut_off_is_flagged():
     assert parsed("<BLOCK>formula [1, 1, 9, 9]<CHILD>\\(a \\quad \\quad \\)").flags == ["trimmed"]
 
 
+@settings(max_examples=40)
 @given(st.text(max_size=80) | st.lists(st.sampled_from(ANSWER.split("<"))).map("<".join))
 def test_hostile_text(text):
     result = parsed(text)
