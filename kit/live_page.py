@@ -7,8 +7,9 @@ import os
 import queue
 import sys
 import threading
+from http.client import HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.error import HTTPError
+from urllib.error import HTTPError, URLError
 from urllib.parse import parse_qsl
 from urllib.request import Request, urlopen
 
@@ -82,25 +83,29 @@ class Reading:
         self.mark, self.lock, self.watchers, self.units, self.read = mark, threading.Lock(), set(), {}, 0
 
     def begin(self, unit, pictures):
+        """Starts an answer; what it returns names the answer, as a unit that is asked for again has a new one."""
         with self.lock:
-            self.units[unit] = {"pictures": pictures, "page": -1, "text": ""}
+            state = self.units[unit] = {"pictures": pictures, "page": -1, "text": ""}
             self.tell(self.message(unit))
+            return state
 
-    def hear(self, unit, new):
-        """Adds to the answer about a unit. A page turns when its mark, which may come in pieces, is whole."""
+    def hear(self, unit, state, new):
+        """Adds to an answer. A page turns when its mark, which may come in pieces, is whole."""
         with self.lock:
-            state = self.units[unit]
+            if self.units.get(unit) is not state:
+                return
             *before, text = (state["text"] + new).split(self.mark)
             if before:
                 state["page"] += len(before) + (state["page"] < 0 and bool(before[0].strip()))
             state["text"] = text
             self.tell(self.message(unit) if before else {**self.message(unit), "text": new})
 
-    def end(self, unit):
+    def end(self, unit, state):
         with self.lock:
-            self.units.pop(unit, None)
             self.read += 1
-            self.tell({"unit": unit, "over": True, "read": self.read})
+            if self.units.get(unit) is state:
+                del self.units[unit]
+                self.tell({"unit": unit, "over": True, "read": self.read})
 
     def message(self, unit):
         """Where the answer about a unit is: its page, with all of that page's text."""
@@ -221,18 +226,20 @@ def relay_handler(reading, url):
                     with self.upstream(body) as reply:
                         self.send(reply.status, reply.read())
                     return
-                reading.begin(unit, picture_uris(body))
+                state = reading.begin(unit, picture_uris(body))
                 try:
                     streamed = body | {"stream": True, "stream_options": {"include_usage": True}}
                     with self.upstream(streamed) as reply:
-                        whole = whole_answer(reply, lambda new: reading.hear(unit, new))
+                        whole = whole_answer(reply, lambda new: reading.hear(unit, state, new))
                 finally:
-                    reading.end(unit)
+                    reading.end(unit, state)
                 self.send(200, json.dumps(whole).encode())
             except HTTPError as refusal:
                 with refusal:
                     self.send(refusal.code, refusal.read())
-            except (OSError, ValueError) as problem:  # a server that is gone, or a stream that is broken or cut
+            except URLError:  # nobody there, which is to look the same from here
+                self.close_connection = True
+            except (OSError, ValueError, HTTPException) as problem:  # a stream that is broken or cut
                 self.send(502, json.dumps({"error": f"{type(problem).__name__}: {problem}"}).encode())
 
         def upstream(self, body):

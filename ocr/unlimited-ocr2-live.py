@@ -73,12 +73,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import partial
+from http.client import HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import groupby, islice
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import NamedTuple
-from urllib.error import HTTPError
+from urllib.error import HTTPError, URLError
 from urllib.parse import parse_qsl, unquote
 from urllib.request import Request, urlopen
 
@@ -275,12 +276,15 @@ LOOP_BYTES, LOOP_RATIO, LOOP_RATIO_TABLE = 2000, 10.0, 20.0
 
 
 def flags_of(text, finish_reason):
-    """Flags of one answer's text: "truncated", and "degenerate" or "looped". Nothing is ever trimmed."""
+    """Flags of one answer's text: "truncated", and "degenerate" or "looped". Nothing is ever trimmed.
+
+    The finish reason "repetition" is that of an engine which saw the loop itself (`repetition_detection`).
+    """
     flags = ["truncated"] if finish_reason == "length" else []
     words = text.split()
     if len(text.strip()) >= 20 and (len(set(text.strip())) == 1 or (len(words) >= 20 and len(set(words)) == 1)):
         return flags + ["degenerate"]
-    if loops_at_end(text) or loops_at_end(text[:-50]) or compresses_like_a_loop(text):
+    if finish_reason == "repetition" or loops_at_end(text) or loops_at_end(text[:-50]) or compresses_like_a_loop(text):
         return flags + ["looped"]
     return flags
 
@@ -3306,25 +3310,29 @@ class Reading:
         self.mark, self.lock, self.watchers, self.units, self.read = mark, threading.Lock(), set(), {}, 0
 
     def begin(self, unit, pictures):
+        """Starts an answer; what it returns names the answer, as a unit that is asked for again has a new one."""
         with self.lock:
-            self.units[unit] = {"pictures": pictures, "page": -1, "text": ""}
+            state = self.units[unit] = {"pictures": pictures, "page": -1, "text": ""}
             self.tell(self.message(unit))
+            return state
 
-    def hear(self, unit, new):
-        """Adds to the answer about a unit. A page turns when its mark, which may come in pieces, is whole."""
+    def hear(self, unit, state, new):
+        """Adds to an answer. A page turns when its mark, which may come in pieces, is whole."""
         with self.lock:
-            state = self.units[unit]
+            if self.units.get(unit) is not state:
+                return
             *before, text = (state["text"] + new).split(self.mark)
             if before:
                 state["page"] += len(before) + (state["page"] < 0 and bool(before[0].strip()))
             state["text"] = text
             self.tell(self.message(unit) if before else {**self.message(unit), "text": new})
 
-    def end(self, unit):
+    def end(self, unit, state):
         with self.lock:
-            self.units.pop(unit, None)
             self.read += 1
-            self.tell({"unit": unit, "over": True, "read": self.read})
+            if self.units.get(unit) is state:
+                del self.units[unit]
+                self.tell({"unit": unit, "over": True, "read": self.read})
 
     def message(self, unit):
         """Where the answer about a unit is: its page, with all of that page's text."""
@@ -3445,18 +3453,20 @@ def relay_handler(reading, url):
                     with self.upstream(body) as reply:
                         self.send(reply.status, reply.read())
                     return
-                reading.begin(unit, picture_uris(body))
+                state = reading.begin(unit, picture_uris(body))
                 try:
                     streamed = body | {"stream": True, "stream_options": {"include_usage": True}}
                     with self.upstream(streamed) as reply:
-                        whole = whole_answer(reply, lambda new: reading.hear(unit, new))
+                        whole = whole_answer(reply, lambda new: reading.hear(unit, state, new))
                 finally:
-                    reading.end(unit)
+                    reading.end(unit, state)
                 self.send(200, json.dumps(whole).encode())
             except HTTPError as refusal:
                 with refusal:
                     self.send(refusal.code, refusal.read())
-            except (OSError, ValueError) as problem:  # a server that is gone, or a stream that is broken or cut
+            except URLError:  # nobody there, which is to look the same from here
+                self.close_connection = True
+            except (OSError, ValueError, HTTPException) as problem:  # a stream that is broken or cut
                 self.send(502, json.dumps({"error": f"{type(problem).__name__}: {problem}"}).encode())
 
         def upstream(self, body):
@@ -3646,6 +3656,10 @@ def sampling_params(body):
     values["extra_args"] = values.pop("vllm_xargs", None)
     if values.get("structured_outputs"):
         values["structured_outputs"] = StructuredOutputsParams(**values["structured_outputs"])
+    if values.get("repetition_detection"):
+        from vllm.sampling_params import RepetitionDetectionParams  # not in the oldest versions
+
+        values["repetition_detection"] = RepetitionDetectionParams(**values["repetition_detection"])
     return SamplingParams(output_kind=RequestOutputKind.FINAL_ONLY, **values)
 
 

@@ -5,13 +5,16 @@ import http.client
 import io
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
 
 import pyarrow.parquet as pq
+import pytest
 from PIL import Image
 
+from kit.live_page import Reading, live_page
 from tests.unit.recipe_file import OCR
 from tests.unit.test_serve import ManyAtOnce, StandIn, completion, standing_in
 from tests.unit.windows import LOOP, answer_of
@@ -216,6 +219,63 @@ def test_the_live_page_shows_the_page_that_is_being_read(tmp_path):
     assert process.returncode == 0 and json.loads(out.splitlines()[-1])["completion_tokens"] == 6
     (result,) = (tmp_path / "out").glob("*.md")
     assert result.read_text() == "\n".join(f"<PAGE>{text_of(n)}" for n in (1, 2, 3))
+
+
+def through_relay(url, body=None):
+    """What the relay in front of `url` answers: (status, JSON)."""
+    with live_page(url, 0, "<PAGE>") as relay:
+        connection = http.client.HTTPConnection(relay.removeprefix("http://").partition("/")[0], timeout=60)
+        connection.request("POST" if body else "GET", "/v1/chat/completions", json.dumps(body) if body else None)
+        reply = connection.getresponse()
+        return reply.status, json.loads(reply.read())
+
+
+PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+ASKED = {"live": "doc", "messages": [{"role": "user", "content": [PICTURE]}]}
+
+
+@pytest.mark.parametrize(
+    "sent, status, says",
+    [
+        ((400, {"error": "too long"}), 400, "too long"),
+        (
+            (200, b'data: {"choices": [{"delta": {"content": "half"}, "finish_reason": null}]}\n\n'),
+            502,
+            "in the middle",
+        ),
+        ((200, b'data: {"error": "out of memory"}\n\n'), 502, "out of memory"),
+        ((200, b"data: {no JSON\n\n"), 502, "JSONDecodeError"),
+    ],
+)
+def test_the_relay_hands_on_what_goes_wrong(sent, status, says):
+    with standing_in(lambda body: sent, [MODEL]) as server:
+        got, said = through_relay(f"http://127.0.0.1:{server.server_address[1]}/v1", ASKED)
+    assert got == status and says in str(said)
+
+
+def test_a_server_that_is_gone_looks_gone_through_the_relay():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
+    for body in (None, ASKED):
+        with pytest.raises(http.client.RemoteDisconnected):
+            through_relay(url, body)
+
+
+def test_a_page_turns_with_its_whole_mark_and_an_old_answer_is_not_heard():
+    reading = Reading("<PAGE>")
+    old = reading.begin("doc", ["a", "b"])
+    with reading.watched() as watcher:
+        state = reading.begin("doc", ["a", "b"])
+        reading.hear("doc", old, "late")
+        for piece in ("<PAGE>one", "<PA", "GE>two", "<PAGE>three"):
+            reading.hear("doc", state, piece)
+        reading.end("doc", old)
+        reading.end("doc", state)
+        told = [watcher.get(timeout=60) for _ in range(8)]
+    assert [message["text"] for message in told[1:7]] == ["", "", "one", "<PA", "two", "three"]
+    assert [message["page"] for message in told[1:7]] == [0, 0, 0, 0, 1, 1]
+    assert told[7] == {"unit": "doc", "over": True, "read": 2} and reading.picture("doc", 0) is None
 
 
 def get(port, path):
