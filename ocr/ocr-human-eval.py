@@ -793,7 +793,10 @@ def evaluate(options):
         bench = load_bench(options)
         pairs = list(comparable_pairs(bench))
         if options.pairs_file:
-            wanted = set(Path(options.pairs_file).read_text().split())
+            try:
+                wanted = set(Path(options.pairs_file).read_text().split())
+            except OSError as error:
+                raise Stop(f"--pairs-file {options.pairs_file} cannot be read: {error.strerror}.") from error
             pairs = [pair for pair in pairs if pair.id in wanted]
         if not pairs:
             raise Stop("No two readings of a page differ, so there is nothing to vote on.")
@@ -2702,10 +2705,12 @@ def tier_numbers(order, strengths, draws, ci, clusters):
     """
     import numpy as np
 
-    errors = np.abs(draws[:, :, None] - draws[:, None, :] - (strengths[:, None] - strengths[None, :]))
-    spread = np.sqrt((errors**2).mean(axis=0))
-    largest = (errors / np.maximum(spread, 1e-9)).max(axis=(1, 2))
-    reach = np.quantile(largest, ci) * spread * widened(ci, clusters)
+    # Rows are models, columns their rivals. Draws are skewed where one side wins nearly always, so that the spread
+    # towards 0 is that of the draws below the estimate.
+    short = np.maximum(0, strengths[:, None] - strengths[None, :] - (draws[:, :, None] - draws[:, None, :]))
+    below = np.sqrt((short**2).sum(axis=0) / np.maximum(1, (short > 0).sum(axis=0)))
+    largest = (short / np.maximum(below, 1e-9)).max(axis=(1, 2))
+    reach = np.quantile(largest, ci) * below * widened(ci, clusters)
     tiers, number, head = {}, 0, None
     for i in order:
         if head is None or strengths[head] - strengths[i] > reach[head, i]:
