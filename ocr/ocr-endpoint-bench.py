@@ -27,8 +27,8 @@
 
 A target is a recipe of this folder and a URL: the recipe prepares the page, asks and parses as it does in a run, with
 one attempt. After the URL may stand `model=` (the served name), `provider=` (never guessed), `label=`, `key=` (the name
-of the variable that holds the key; no key is sent otherwise), `task=` (of the recipe), `timeout=`, `stream=no`, and
-`args=` (options of the recipe). One target is measured after the other.
+of the variable that holds the key; no key is sent otherwise), `task=` (of the recipe), `timeout=`, `stall=`,
+`stream=no`, and `args=` (options of the recipe). One target is measured after the other.
 
 An answer counts when it keeps the model's protocol: boxes for layout and end2end, a whole table for table, text. That
 says nothing about what was read; `--gold FOLDER` (NAME.md or NAME.txt, NAME.json with blocks) puts character error rate
@@ -117,7 +117,7 @@ class Target:
         adapter, sign, rest = text.partition("=")
         url, *pairs = re.split(r",(?=[a-z]+=)", rest)
         words = dict(pair.split("=", 1) for pair in pairs)
-        known = ("model", "provider", "label", "key", "task", "timeout", "stream", "args")
+        known = ("model", "provider", "label", "key", "task", "timeout", "stall", "stream", "args")
         if not sign or not re.match(r"https?://[^/]", url) or set(words) - set(known):
             raise Stop(
                 f"--target {scrubbed(text)} is not ADAPTER=URL[,word=value...], e.g. "
@@ -389,9 +389,11 @@ class Bench:
             "file_sha256": hashlib.sha256(path.read_bytes()).hexdigest(), "task": adapter["task"],
         }  # fmt: skip
         part["workflow"] = adapter["workflow"]
-        limits = {"timeout": float(target.words.get("timeout", self.options.timeout)),
-                  "stall": self.options.stall_timeout,
-                  "stream": not self.options.no_stream and target.words.get("stream") != "no"}  # fmt: skip
+        limits = {
+            "timeout": float(target.words.get("timeout", self.options.timeout)),
+            "stall": float(target.words.get("stall", self.options.stall_timeout)),
+            "stream": not self.options.no_stream and target.words.get("stream") != "no",
+        }
         async with open_client(target.key, self.options.connect_timeout) as client:
             served = await self.ready(target, adapter, part, client)
             if served is None:
@@ -629,7 +631,7 @@ def now():
 async def bench_all(bench):
     task = asyncio.current_task()
     for number in (signal.SIGINT, signal.SIGTERM):
-        with contextlib.suppress(NotImplementedError):  # Windows
+        with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):  # Windows; not the main thread
             asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     for target in bench.targets:
         say(f"{target.label} at {redacted_url(target.url, bench.options.keep_host)}")

@@ -471,7 +471,7 @@ def alive_records():
     return [
         record
         for record in records()
-        if record["phase"] != "stopped" and not exit_note(record) and processes_of(record)
+        if record["phase"] not in ("stopped", "ended") and not exit_note(record) and processes_of(record)
     ]
 
 
@@ -614,11 +614,11 @@ def wait_until_ready(record, module, options, recipe, seconds):
         if note or not processes:
             return f"it ended with exit code {note['exit_code']}" if note else "it ended"
         models, error = asyncio.run(ask_models(record["url"]))
-        if models is not None and record["served_name"] not in models:
-            error = f"{record['url']} lists {', '.join(models) or 'nothing'} and not {record['served_name']}"
-        elif models is not None and not listens_on(record["port"], processes_of(record)):
+        if models is not None and not listens_on(record["port"], processes_of(record)):
             return f"another program answers on port {record['port']}"
-        elif models is not None:
+        if models is not None and record["served_name"] not in models:
+            return f"{record['url']} lists {', '.join(models) or 'nothing'} and not {record['served_name']}"
+        if models is not None:
             return asyncio.run(trial(record, module, options, recipe))
         if time.monotonic() - shown > 30:
             shown = time.monotonic()
@@ -689,6 +689,10 @@ def command_serve(options):
     check_lengths(own, recipe, model_config(own))
     check_room(args, [(card["free"], card["total"])] if card else [], weights, 0)
     environment = serving_environment(recipe, card, python)
+    if not options.host.startswith("127.") and options.host != "localhost" and not os.environ.get("VLLM_API_KEY"):
+        say(
+            f"Anybody who reaches {options.host}:{options.port} can use this server. Set VLLM_API_KEY to ask for a key."
+        )
     attempts = [{}, *older_compilers()]
     known = next((record["compiler"] for record in reversed(records()) if record.get("compiler")), None)
     if known in attempts:

@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
 
@@ -14,6 +13,7 @@ from jsonschema import Draft202012Validator
 from PIL import Image, ImageDraw
 
 from tests.engine.conftest import ROOT, last_json, runnable
+from tests.unit.endpoints import free_port
 from tests.unit.recipe_file import load_recipe
 
 MODEL = "user/tiny-glm-ocr"
@@ -27,12 +27,6 @@ def pages(tmp_path_factory):
         ImageDraw.Draw(image).text((20, 30), f"Page {number} " * 4, fill="black")
         image.save(folder / f"page-{number}.png")
     return folder
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def marked(home):

@@ -5,6 +5,7 @@ import contextlib
 import io
 import json
 import os
+import socket
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -81,6 +82,15 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *words):
         pass
+
+
+def free_port():
+    """A port that nobody listens on, below those that systems give to clients and to servers that ask for any."""
+    for port in range(20000 + os.getpid() % 8000, 32000):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no free port")
 
 
 def nvidia_smi(folder, used=0):

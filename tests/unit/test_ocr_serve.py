@@ -19,7 +19,7 @@ from unittest import mock
 import psutil
 import pytest
 
-from tests.unit.endpoints import nvidia_smi
+from tests.unit.endpoints import free_port, nvidia_smi
 from tests.unit.recipe_file import load_recipe
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -112,12 +112,6 @@ def marked(home):
     return found
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 # --- servers ---------------------------------------------------------------------------------------------------------
 
 
@@ -162,7 +156,7 @@ def test_a_killed_server_is_noticed_and_leaves_nothing_behind(run):
     [("die", "exit code 7"), ("wrong name", "lists other and not glm-ocr"), ("404", "a trial page got no answer")],
 )
 def test_a_server_that_does_not_become_ready_is_ended_and_says_why(run, manner, said):
-    done = run("serve", "--port", free_port(), "--wait", "5" if manner == "wrong name" else "60", STAND_IN=manner)
+    done = run("serve", "--port", free_port(), "--wait", "240", STAND_IN=manner)
     assert done.returncode == 1 and said in done.stderr, done.stderr
     assert "Its log ends:" in done.stderr and ("no room for the KV cache" in done.stderr) == (manner == "die")
     assert not marked(run.home) and run("status").last["servers"] == []
