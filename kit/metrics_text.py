@@ -140,21 +140,29 @@ def find_blocks(blocks, read):
 
 
 def best_span(block, read, start, end):
-    """(start, end, errors) of the span in read[start:end] that is most like the block."""
-    from rapidfuzz.distance import Levenshtein
+    """(start, end, errors) of the span in read[start:end] that is most like the block, the shortest of equal ones.
+
+    Sellers' algorithm, in the window where rapidfuzz finds the best match of the block's length.
+    """
+    import numpy as np
     from rapidfuzz.fuzz import partial_ratio_alignment
 
     if end - start > len(block):
         place = partial_ratio_alignment(block, read[start:end])
-        margin = 5 + len(block) // 10  # the window has the block's length; insertions in it push text over its edges
-        low, high = max(start, start + place.dest_start - margin), min(end, start + place.dest_end + margin)
-    else:
-        low, high = start, end
-    edits = Levenshtein.editops(block, read[low:high])
-    # What is inserted before the first and after the last character of the block is not part of the span.
-    before = sum(edit.tag == "insert" and edit.src_pos == 0 for edit in edits)
-    after = sum(edit.tag == "insert" and edit.src_pos == len(block) for edit in edits)
-    return low + before, high - after, len(edits) - before - after
+        margin = 5 + len(block) // 10  # insertions push text over the edges of a window of the block's length
+        start, end = max(start, start + place.dest_start - margin), min(end, start + place.dest_end + margin)
+    true, window = (np.array(list(map(ord, text)), np.int64) for text in (block, read[start:end]))
+    # A cell holds errors * size + (size - 1 - where the span starts): one comparison decides on both.
+    size = len(window) + 1
+    steps = np.arange(size) * size
+    row = np.arange(size)[::-1].copy()
+    for letter in true:
+        changed = row[:-1] + size * (window != letter)
+        above = row + size
+        above[1:] = np.minimum(above[1:], changed)
+        row = np.minimum.accumulate(above - steps) + steps
+    errors, last = divmod(int(row.min()), size)
+    return start + size - 1 - last, start + int(row.argmin()), errors
 
 
 def order_free(blocks, read):

@@ -586,7 +586,7 @@ def checked_figures(folder, place):
     rows = {key: score_page(truth, *found[key]) for key, truth in truths.items()}
     texts = json.dumps({key: truth.text for key, truth in truths.items()}, sort_keys=True)
     return {
-        "cer": round(share(rows.values(), "errors", "length"), 5),
+        "cer": round(share(rows.values(), "errors", "length") or 0.0, 5),
         "failed": sum(row["state"] == "error" for row in rows.values()),
         "pages": {key: round(row["cer"], 5) for key, row in sorted(rows.items())},
         "truth": hashlib.sha256(texts.encode()).hexdigest()[:12],
@@ -832,12 +832,15 @@ LOOP_BYTES, LOOP_RATIO, LOOP_RATIO_TABLE = 2000, 10.0, 20.0
 
 
 def flags_of(text, finish_reason):
-    """Flags of one answer's text: "truncated", and "degenerate" or "looped". Nothing is ever trimmed."""
+    """Flags of one answer's text: "truncated", and "degenerate" or "looped". Nothing is ever trimmed.
+
+    The finish reason "repetition" is that of an engine which saw the loop itself (`repetition_detection`).
+    """
     flags = ["truncated"] if finish_reason == "length" else []
     words = text.split()
     if len(text.strip()) >= 20 and (len(set(text.strip())) == 1 or (len(words) >= 20 and len(set(words)) == 1)):
         return flags + ["degenerate"]
-    if loops_at_end(text) or loops_at_end(text[:-50]) or compresses_like_a_loop(text):
+    if finish_reason == "repetition" or loops_at_end(text) or loops_at_end(text[:-50]) or compresses_like_a_loop(text):
         return flags + ["looped"]
     return flags
 
@@ -1165,7 +1168,7 @@ def drop_tags(text):
 
 
 def plain_table(table):
-    table = re.sub(r"</(?:caption|thead|tbody|tr)\s*>|<tr(?=[\s>])[^<>]*>", "\n\n", " ".join(table.split()))
+    table = re.sub(r"</(?:caption|thead|tbody|tr)\s*>|<tr(?=[\s>])[^<>]*>", "\n\n", " ".join(table.split()), flags=re.I)
     table = re.sub(r"<t[dh](?=[\s/>])[^<>]*>", PLAIN_CELL, table, flags=re.IGNORECASE)
     rows = (
         PLAIN_INLINE_TAG.sub("", PLAIN_BLOCK_TAG.sub(" ", row)).strip().removeprefix(PLAIN_CELL)
@@ -1517,7 +1520,9 @@ def load_bench(options, least=2):
     if folders and len(folders) < len(places):
         raise Stop(f"{next(p for p in places if p not in folders)} is no folder here; name folders or one dataset.")
     if folders:
-        tables, source, revision = [folder_table(place) for place in model_folders(folders)], " ".join(places), None
+        tables, revision = [folder_table(place) for place in model_folders(folders)], None
+        # The outputs of one bench lie side by side. Only the name of the folder around them: results are published.
+        source = os.path.basename(os.path.commonpath([os.path.abspath(os.path.expanduser(p)) for p in folders]))
         runs = [(table, *text_of_config(table, chosen.get(table.config))) for table in tables]
     elif len(places) == 1:
         source = places[0]
@@ -1539,7 +1544,7 @@ def load_bench(options, least=2):
     if not 0 < (options.max_samples or 1):
         raise Stop(f"--max-samples {options.max_samples} is not above 0.")
     if options.max_samples and options.max_samples < len(bench.keys):
-        drawn = set(random.Random(options.seed).sample(bench.keys, options.max_samples))
+        drawn = set(random.Random(options.seed).sample(sorted(bench.keys), options.max_samples))
         bench.keys = [key for key in bench.keys if key in drawn]
         for contestant in bench.contestants:
             contestant.outputs = {key: contestant.outputs[key] for key in bench.keys}
@@ -1962,7 +1967,9 @@ def score_blocks(true, read):
     lines with paragraphs too. Boxes of another page size are scaled to the true page's. Raises ValueError for a
     document without a size.
     """
-    if not true or not read or not true.get("blocks"):
+    import numpy as np
+
+    if not true or not read:
         return None
     for document in (true, read):
         if not (document.get("width") or 0) > 0 or not (document.get("height") or 0) > 0:
@@ -1986,8 +1993,9 @@ def score_blocks(true, read):
     }
     if boxes[1]:
         common = overlap_table(*boxes)[1]
-        inside_true = common >= 0.5 * [[(box[2] - box[0]) * (box[3] - box[1]) for box in boxes[1]]] * (common > 0)
-        inside_read = common >= 0.5 * ([[(box[2] - box[0]) * (box[3] - box[1])] for box in boxes[0]] * (common > 0))
+        areas = [np.array([(x1 - x0) * (y1 - y0) for x0, y0, x1, y1 in side]) for side in boxes]
+        inside_true = (common > 0) & (common >= 0.5 * areas[1][None, :])
+        inside_read = (common > 0) & (common >= 0.5 * areas[0][:, None])
         scores["split"] = int((inside_true.sum(axis=1) > 1).sum())
         scores["merged"] = int((inside_read.sum(axis=0) > 1).sum())
     covered = [covered_area(side, true["width"], true["height"]) for side in boxes]
@@ -2682,21 +2690,29 @@ def find_blocks(blocks, read):
 
 
 def best_span(block, read, start, end):
-    """(start, end, errors) of the span in read[start:end] that is most like the block."""
-    from rapidfuzz.distance import Levenshtein
+    """(start, end, errors) of the span in read[start:end] that is most like the block, the shortest of equal ones.
+
+    Sellers' algorithm, in the window where rapidfuzz finds the best match of the block's length.
+    """
+    import numpy as np
     from rapidfuzz.fuzz import partial_ratio_alignment
 
     if end - start > len(block):
         place = partial_ratio_alignment(block, read[start:end])
-        margin = 5 + len(block) // 10  # the window has the block's length; insertions in it push text over its edges
-        low, high = max(start, start + place.dest_start - margin), min(end, start + place.dest_end + margin)
-    else:
-        low, high = start, end
-    edits = Levenshtein.editops(block, read[low:high])
-    # What is inserted before the first and after the last character of the block is not part of the span.
-    before = sum(edit.tag == "insert" and edit.src_pos == 0 for edit in edits)
-    after = sum(edit.tag == "insert" and edit.src_pos == len(block) for edit in edits)
-    return low + before, high - after, len(edits) - before - after
+        margin = 5 + len(block) // 10  # insertions push text over the edges of a window of the block's length
+        start, end = max(start, start + place.dest_start - margin), min(end, start + place.dest_end + margin)
+    true, window = (np.array(list(map(ord, text)), np.int64) for text in (block, read[start:end]))
+    # A cell holds errors * size + (size - 1 - where the span starts): one comparison decides on both.
+    size = len(window) + 1
+    steps = np.arange(size) * size
+    row = np.arange(size)[::-1].copy()
+    for letter in true:
+        changed = row[:-1] + size * (window != letter)
+        above = row + size
+        above[1:] = np.minimum(above[1:], changed)
+        row = np.minimum.accumulate(above - steps) + steps
+    errors, last = divmod(int(row.min()), size)
+    return start + size - 1 - last, start + int(row.argmin()), errors
 
 
 def order_free(blocks, read):
