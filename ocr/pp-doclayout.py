@@ -1,0 +1,3405 @@
+# /// script
+# requires-python = ">=3.10"
+# dependencies = [
+#     "datasets>=5.2.0",
+#     "huggingface_hub>=2.4.0",
+#     "opencv-python-headless>=4.10",
+#     "pillow>=11",
+#     "pypdfium2>=5.0",
+#     "torch>=2.8",
+#     "torchvision>=0.23",
+#     "transformers>=5.19",
+# ]
+#
+# [tool.hf-jobs]
+# flavor = "l4x1"
+# secrets = ["HF_TOKEN"]
+# timeout = "8h"
+# ///
+"""PP-DocLayoutV3: boxes of all elements of a page in reading order, without their text (33M).
+
+    hf jobs uv run ocr/pp-doclayout.py user/scans user/scans-layout
+    uv run ocr/pp-doclayout.py scans/ out --device cpu
+
+Needs no PaddlePaddle: the model runs in transformers. Other models of the family that transformers reads are taken
+with --model, e.g. PaddlePaddle/PP-DocLayoutV2_safetensors.
+
+Hardware: any GPU, or a CPU with one process per core.
+Output: `layout_blocks`, the boxes with one of 25 labels (in `raw_label`) and confidence; `layout_polygons`, the outline
+of each where the model gives one. The text column is empty: nothing is read.
+Licence: Apache-2.0 (model).
+Sources: https://huggingface.co/PaddlePaddle/PP-DocLayoutV3_safetensors , https://github.com/PaddlePaddle/PaddleX
+"""
+
+import argparse
+import json
+import shutil
+import sys
+
+# >>> shared imports
+# isort: split
+import contextlib
+import fnmatch
+import functools
+import glob
+import hashlib
+import io
+import itertools
+import logging
+import math
+import multiprocessing
+import os
+import queue
+import random
+import re
+import secrets
+import shlex
+import signal
+import sqlite3
+import tempfile
+import threading
+import time
+import weakref
+import zlib
+from collections import Counter, deque
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from functools import partial
+from itertools import groupby, islice
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import unquote
+
+# <<< shared imports
+
+RECIPE = {
+    "name": "pp-doclayout",
+    "model": "PaddlePaddle/PP-DocLayoutV3_safetensors",  # card
+    "revision": None,  # card gives none
+    "engine": "local",
+    "image": None,  # the processor resizes every page to 800 x 800 by itself, from all of its pixels
+    "worker_memory": 2_000_000_000,  # torch and a page of 50 megapixels
+    "timeout": 600,  # seconds for a batch
+    "output_column": "markdown",
+    "blocks_column": "layout_blocks",
+    "columns": {"layout_polygons": "string"},
+}
+
+# Those of V2 and V3, and `formula` of plus-L; what other models of the family say beside them is "other".
+LAYOUT_LABELS = {
+    "abstract": "text", "algorithm": "code", "aside_text": "text", "chart": "picture", "content": "toc",
+    "display_formula": "formula", "doc_title": "title", "figure_title": "caption", "footer": "footer",
+    "footer_image": "footer", "footnote": "footnote", "formula": "formula", "header": "header",
+    "header_image": "header", "image": "picture", "inline_formula": "formula", "number": "page_number",
+    "paragraph_title": "heading",
+    "reference": "reference", "reference_content": "reference", "seal": "seal", "table": "table", "text": "text",
+    "vertical_text": "text", "vision_footnote": "footnote",
+}  # fmt: skip
+SAME_LABEL, OTHER_LABEL = 0.6, 0.98  # PaddleX: a box that overlaps a surer one by more (IoU) is dropped
+
+
+def add_options(parser):
+    add = parser.add_argument
+    add("--threshold", type=float, default=0.5, help="least confidence of a box (default %(default)s)")
+    add("--layout-nms", action=argparse.BooleanOptionalAction, default=True, help="drop boxes on the same element")
+    add("--device", choices=["gpu", "cpu"], help="default: a GPU if there is one")
+    add("--model-name", dest="model", default=argparse.SUPPRESS, metavar="MODEL", help="the same as --model")
+
+
+def check(options):
+    has_gpu = bool(shutil.which("nvidia-smi"))
+    if options.device == "gpu" and not has_gpu:
+        raise Stop("--device gpu: nvidia-smi shows no GPU here. Leave it out, or use --device cpu.")
+    options.device = options.device or ("gpu" if has_gpu else "cpu")
+    return {"device": "cuda", "batch": options.window or 8} if options.device == "gpu" else {}
+
+
+def load(options):
+    """(model, processor) on the device. Raises Stop(2) for a model that transformers cannot run."""
+    from transformers import AutoImageProcessor, AutoModelForObjectDetection
+
+    try:
+        processor = AutoImageProcessor.from_pretrained(options.model, revision=options.revision)
+        model = AutoModelForObjectDetection.from_pretrained(options.model, revision=options.revision)
+    except (OSError, ValueError) as error:
+        raise Stop(
+            f"{options.model} cannot be loaded: {str(error).splitlines()[0]}. Models of this family that transformers "
+            "reads have _safetensors in their names."
+        ) from error
+    return model.eval().to("cuda" if options.device == "gpu" else "cpu"), processor
+
+
+def predict(pages, loaded, options):
+    import torch
+
+    model, processor = loaded
+    inputs = processor(images=[page.image for page in pages], return_tensors="pt").to(model.device)
+    with torch.inference_mode():
+        outputs = model(**inputs)
+    sizes = [(page.height, page.width) for page in pages]
+    found = processor.post_process_object_detection(outputs, threshold=options.threshold, target_sizes=sizes)
+    return [layout_of(page, result, model.config.id2label, options) for page, result in zip(pages, found, strict=True)]
+
+
+def layout_of(page, result, names, options):
+    """Parsed of one page's detections: `boxes` in pixels of the page, `scores`, `labels`, in reading order if known."""
+    boxes, scores = result["boxes"].tolist(), result["scores"].tolist()
+    labels = [names[int(label)] for label in result["labels"]]
+    kept = without_doubles(boxes, scores, labels) if options.layout_nms else range(len(boxes))
+    blocks = [
+        {
+            "bbox": boxes[i], "label": LAYOUT_LABELS.get(labels[i], "other"), "confidence": round(scores[i], 4),
+            "raw_label": labels[i],
+        }
+        for i in kept
+    ]  # fmt: skip
+    outlines = result.get("polygon_points")
+    polygons = outlines and [
+        [[round(float(value)) for value in point] for point in outlines[i]] if outlines[i] is not None else None
+        for i in kept
+    ]
+    document = blocks_document(page, blocks, (page.width, page.height))
+    return Parsed("", document, {"layout_polygons": json.dumps(polygons) if polygons else None})
+
+
+def without_doubles(boxes, scores, labels):
+    """Numbers of the boxes that stay, in the order they came in."""
+    kept = []
+    for i in sorted(range(len(boxes)), key=lambda i: -scores[i]):
+        if all(overlap(boxes[i], boxes[j]) <= (SAME_LABEL if labels[i] == labels[j] else OTHER_LABEL) for j in kept):
+            kept.append(i)
+    return sorted(kept)
+
+
+def overlap(one, other):
+    """Intersection over union of two boxes."""
+    width = min(one[2], other[2]) - max(one[0], other[0])
+    height = min(one[3], other[3]) - max(one[1], other[1])
+    shared = max(width, 0) * max(height, 0)
+    areas = sum((box[2] - box[0]) * (box[3] - box[1]) for box in (one, other))
+    return shared / (areas - shared) if areas > shared else 0.0
+
+
+# >>> shared part: auto  (edited in kit/, stamped by tools/sync.py)
+# >>> kit/blocks.py
+# The blocks document: one form for every model's boxes, so that one exporter serves all.
+
+
+BLOCK_LABELS = (
+    "title", "header", "footer", "page_number", "heading", "text", "list", "caption", "footnote", "table", "formula",
+    "picture", "code", "form", "toc", "reference", "seal", "other",
+)  # fmt: skip
+
+
+def blocks_document(page, blocks, size=None):
+    """Blocks document of one page: pixels of the original, x right, y down, clipped to the page.
+
+    `blocks` are dicts with `bbox` [x0, y0, x1, y1] and any of `label`, `content`, `format` ("html", "latex",
+    "markdown", "text"), `confidence`, `raw_label`; their order is the reading order. `size` is the
+    (width, height) of the space the boxes are in: (1000, 1000) for normalised ones, `page.image.size` for pixels of
+    what the model saw (the default). A box that is no four numbers, or has no area on the page, becomes null: its
+    content stays. Raises ValueError for a label outside BLOCK_LABELS.
+    """
+    width, height = size or page.image.size
+    document = {"schema": "ocr-blocks/1", "width": page.width, "height": page.height, "blocks": []}
+    if page.dpi:
+        document["dpi"] = page.dpi
+    for order, block in enumerate(blocks):
+        label = block.get("label", "text")
+        if label not in BLOCK_LABELS:
+            raise ValueError(f"unknown block label {label!r}; choose one of {', '.join(BLOCK_LABELS)}")
+        document["blocks"].append(
+            {
+                "order": order,
+                "label": label,
+                "bbox": box_on_page(block.get("bbox"), page, width, height),
+                "content": block.get("content", ""),
+                "format": block.get("format", "text"),
+                "confidence": block.get("confidence"),
+                "raw_label": block.get("raw_label", label),
+            }
+        )
+    return document
+
+
+def box_on_page(box, page, width, height):
+    """Box in a `width` x `height` space as [x0, y0, x1, y1] whole pixels of the original page, or None."""
+    try:
+        x0, y0, x1, y1 = (float(value) for value in box)
+        x0, x1 = sorted((x0 * page.width / width, x1 * page.width / width))
+        y0, y1 = sorted((y0 * page.height / height, y1 * page.height / height))
+        x0, x1 = (min(max(round(x), 0), page.width) for x in (x0, x1))
+        y0, y1 = (min(max(round(y), 0), page.height) for y in (y0, y1))
+    except (TypeError, ValueError, OverflowError, ZeroDivisionError):
+        return None
+    return [x0, y0, x1, y1] if x0 < x1 and y0 < y1 else None
+
+
+# <<< kit/blocks.py
+
+# >>> kit/seam.py
+# The types that pass between a recipe's model part and the shared part.
+
+
+class Stop(Exception):
+    """Ends the run with one message for the user: what happened, what was found, what to type next.
+
+    `code` is the exit code: 2 for usage and preflight, 1 for a stop that the same command resumes.
+    """
+
+    def __init__(self, message, code=2):
+        super().__init__(message)
+        self.code = code
+
+
+class PageError(Exception):
+    """One page cannot be read; the message is the sentence that its row gets in `ocr_error`."""
+
+
+@dataclass
+class Page:
+    """One page as the model sees it.
+
+    `image` is RGB, upright, on white, and already inside the recipe's image bounds. `width` and `height` are the
+    pixels of the original after orientation, the space of every bbox that leaves a recipe; for a PDF page they are
+    the pixels at `dpi`. `partial` says that the file ended early and the lower part is missing.
+    """
+
+    image: object
+    width: int
+    height: int
+    dpi: int | None = None
+    partial: bool = False
+
+
+@dataclass
+class Unit:
+    """What one answer is about: a page almost always, a window of pages, a whole document, or a text cell."""
+
+    id: str
+    pages: list
+    text: str | None = None
+
+
+@dataclass
+class Item:
+    """A unit before it is decoded, as the source yields it. Picklable and small: bytes are one page's, or absent.
+
+    `parts` holds one `(data, frame)` per page: data is the encoded bytes, a local path or an `hf://` URI, and frame
+    the 0-based page of a PDF or frame of a TIFF or GIF. `row` is the row in the source split (or the position in the
+    sorted file list), `page` the 1-based page within that row or file, `pages` how many it has, `name` the output
+    name without suffix. `error` is set where the source holds nothing to read.
+    """
+
+    id: str
+    row: int
+    name: str
+    parts: list = field(default_factory=list)
+    text: str | None = None
+    page: int = 1
+    pages: int = 1
+    error: str | None = None
+
+
+class Answer(NamedTuple):
+    """What the model said to one request. `flags` are those of `flags_of`; `logprobs` one float per output token."""
+
+    text: str
+    finish_reason: str | None = "stop"
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    flags: tuple = ()
+    logprobs: list | None = None
+
+
+@dataclass
+class Parsed:
+    """A recipe's reading of one unit. `markdown` is "" for a blank page and never a sentinel.
+
+    `blocks` is a blocks document (or None), `columns` the recipe's own output columns, `flags` what the parser
+    noticed: "unparsed" (the model's protocol was broken; asked again), "repaired", or words of the recipe's own.
+    """
+
+    markdown: str | None
+    blocks: dict | None = None
+    columns: dict = field(default_factory=dict)
+    flags: list = field(default_factory=list)
+
+
+def say(message):
+    """Tells the human: stderr, flushed, so that a job log shows it at once. stdout is for the one JSON line."""
+    print(message, file=sys.stderr, flush=True)
+
+
+# <<< kit/seam.py
+
+# >>> kit/answers.py
+# What one answer is worth, and the conversation about one unit: ask, check, ask again, choose, make the row.
+
+
+ASK_AGAIN = {"looped", "degenerate"}
+# A tail is a loop when it repeats a unit of at most LOOP_UNIT characters over at least LOOP_SPAN characters (dot
+# leaders and ruled lines of forms stay below it). Compression, runs of one character counted as three: prose compresses
+# 2 to 3 times, registers written to one formula 7, tables of numbers 7, loops that go on for a page 30 and more
+# (the texts of tests/unit/test_answers.py; 345 blocks of a public run: prose about 2, loops 6 to 330).
+LOOP_UNIT, LOOP_SPAN = 250, 200
+LOOP_BYTES, LOOP_RATIO, LOOP_RATIO_TABLE = 2000, 10.0, 20.0
+
+
+def flags_of(text, finish_reason):
+    """Flags of one answer's text: "truncated", and "degenerate" or "looped". Nothing is ever trimmed.
+
+    The finish reason "repetition" is that of an engine which saw the loop itself (`repetition_detection`).
+    """
+    flags = ["truncated"] if finish_reason == "length" else []
+    words = text.split()
+    if len(text.strip()) >= 20 and (len(set(text.strip())) == 1 or (len(words) >= 20 and len(set(words)) == 1)):
+        return flags + ["degenerate"]
+    if finish_reason == "repetition" or loops_at_end(text) or loops_at_end(text[:-50]) or compresses_like_a_loop(text):
+        return flags + ["looped"]
+    return flags
+
+
+def loops_at_end(text):
+    """True if the text ends in one unit repeated more than 4 * (1 + 3 / length) times over LOOP_SPAN characters."""
+    for length in range(1, min(LOOP_UNIT, len(text) // 2) + 1):
+        repeats = max(int(4 * (1 + 3 / length)) + 1, -(-LOOP_SPAN // length))
+        if length * repeats <= len(text) and text.endswith(text[-length:] * repeats):
+            return True
+    return False
+
+
+def compresses_like_a_loop(text):
+    data = re.sub(r"(.)\1{3,}", r"\1\1\1", text).encode("utf-8", "replace")
+    if len(data) < LOOP_BYTES:
+        return False
+    table = text.count("<td") >= 20 or len(re.findall(r"^\s*\|.*\|\s*$", text, re.M)) >= 10
+    return len(data) / len(zlib.compress(data, 6)) > (LOOP_RATIO_TABLE if table else LOOP_RATIO)
+
+
+def one_step(request, parse):
+    """The `steps` of a recipe whose unit is one page (or one text cell) and one request."""
+
+    def steps(unit, options):
+        (answer,) = yield [request(subject(unit), options)]
+        return parse(answer, subject(unit), options)
+
+    return steps
+
+
+def subject(unit):
+    """What a recipe's function is given: the Page of a unit with one, the Unit itself for a text or several pages."""
+    return unit.pages[0] if len(unit.pages) == 1 else unit
+
+
+def complete(body, options, recipe, unit=None):
+    """The body with the run's sampling and `max_tokens` where it names none, and every image mark given its image."""
+    messages = []
+    for message in body["messages"]:
+        content = message["content"]
+        if isinstance(content, list):
+            content = [
+                {"type": "image", "image": unit.pages[0].image} if part == {"type": "image"} and unit else part
+                for part in content
+            ]
+        messages.append({**message, "content": content})
+    sampling = {key: getattr(options, key) for key in recipe.get("sampling", {}) if getattr(options, key) is not None}
+    return {"max_tokens": options.max_tokens, **sampling, **body, "messages": messages}
+
+
+def asked_again(body, answer, options, recipe, attempt):
+    """The body to ask when `answer` is not good enough, or None when asking again cannot help.
+
+    Loops and degenerate output: warmer, with the sampling opened, since a top_p near 0 or a top_k of 1 would undo the
+    temperature. Truncated: as before, with all the room that the context leaves, unless --max-tokens was given.
+    """
+    if isinstance(answer, Exception):
+        return None
+    if ASK_AGAIN & set(answer.flags):
+        return None if recipe.get("lock_sampling") else warmer(body, attempt)
+    room = options.max_model_len - answer.prompt_tokens - 16 if options.max_model_len else 0
+    if "truncated" in answer.flags and not options.max_tokens_given and room > body["max_tokens"] * 1.1:
+        return {**body, "max_tokens": room}
+    return None
+
+
+def warmer(body, attempt):
+    warm = {**body, "temperature": min(body.get("temperature", 0.0) + 0.2 * attempt, 1.0), "top_p": 0.95}
+    if "top_k" in warm:
+        warm["top_k"] = -1
+    return warm
+
+
+def better(old, new):
+    """Of two answers the one without a flag, else the one that stopped by itself, else the first."""
+    rank = [(isinstance(a, Exception), bool(getattr(a, "flags", ())), getattr(a, "finish_reason", None) != "stop")
+            for a in (old, new)]  # fmt: skip
+    return new if rank[1] < rank[0] else old
+
+
+def converse(item, unit, sha256, options, recipe, steps):
+    """The conversation about one unit: a generator that yields lists of complete bodies, is sent their answers in
+    the same order (an Answer each, or the exception that one request failed with), and returns the result row.
+
+    Each flagged answer is asked again by itself at most `options.retries` times; a unit whose parser reports
+    "unparsed" is read again as a whole; `attempts` counts all rounds. Page-level trouble never raises: it becomes the
+    row's `error`.
+    """
+    started, attempts, parsed, answers, error = time.monotonic(), 0, None, [], None
+    for attempt in range(1 + options.retries):
+        try:
+            attempts += 1
+            reading, read = steps(unit, options), []
+            bodies = next(reading)
+            while True:
+                bodies = [complete(body, options, recipe, unit) for body in bodies]
+                if attempt and not recipe.get("lock_sampling"):
+                    bodies = [warmer(body, attempt) for body in bodies]
+                got = checked((yield bodies))
+                for again in range(1, 1 + options.retries):
+                    retry = {i: asked_again(body, got[i], options, recipe, again) for i, body in enumerate(bodies)}
+                    retry = {i: body for i, body in retry.items() if body}
+                    if not retry:
+                        break
+                    attempts += 1
+                    for i, answer in zip(retry, checked((yield list(retry.values()))), strict=True):
+                        got[i] = better(got[i], answer)
+                read += got
+                failed = next((a for a in got if isinstance(a, Exception)), None)
+                bodies = reading.throw(failed) if failed else reading.send(got)
+        except StopIteration as stop:
+            if parsed is None or "unparsed" not in stop.value.flags:
+                parsed, answers, error = stop.value, read, None
+        except Exception as problem:  # a recipe's parser on hostile text, or a request that failed by itself
+            if parsed is None:
+                answers, error = read, sentence(problem)
+            break
+        if "unparsed" not in parsed.flags or recipe.get("lock_sampling"):
+            break
+    return row_of(item, unit, sha256, parsed, answers, attempts, time.monotonic() - started, error)
+
+
+def checked(answers):
+    return [a._replace(flags=tuple(flags_of(a.text, a.finish_reason))) if isinstance(a, Answer) else a for a in answers]
+
+
+def sentence(problem):
+    """An exception as one line for `ocr_error`: PageErrors are sentences already, others get their type in front."""
+    text = " ".join(str(problem).split())[:500]
+    return text if isinstance(problem, PageError) else f"{type(problem).__name__}: {text}".rstrip(": ")
+
+
+def row_of(item, unit, sha256, parsed, answers=(), attempts=0, seconds=0.0, error=None):
+    """The result row of one item: see CLAUDE.md for its keys. `unit` is None where nothing could be decoded."""
+    answers = [a for a in answers if isinstance(a, Answer)]
+    flags = dict.fromkeys(flag for a in answers for flag in a.flags)
+    if parsed is not None:
+        flags |= dict.fromkeys(parsed.flags)
+    if unit is not None and any(page.partial for page in unit.pages):
+        flags["partial"] = None
+    return {
+        "id": item.id, "row": item.row, "page": item.page, "pages": item.pages, "name": item.name,
+        "text": parsed.markdown if parsed and not error else None,
+        "blocks": json.dumps(parsed.blocks, ensure_ascii=False) if parsed and not error and parsed.blocks else None,
+        "error": error or (None if parsed else "nothing was read"),
+        "flags": list(flags),
+        "attempts": attempts,
+        "finish_reason": answers[-1].finish_reason if answers else None,
+        "prompt_tokens": sum(a.prompt_tokens for a in answers),
+        "completion_tokens": sum(a.completion_tokens for a in answers),
+        "seconds": round(seconds, 3),
+        "sha256": sha256,
+        "columns": parsed.columns if parsed and not error else {},
+    }  # fmt: skip
+
+
+def failed_row(item, problem):
+    """The row of an item that never reached the model."""
+    return row_of(item, None, None, None, error=problem if isinstance(problem, str) else sentence(problem))
+
+
+# <<< kit/answers.py
+
+# >>> kit/storage.py
+# Where results are kept, a folder here or in a bucket, and the patience that every write to the Hub needs.
+
+
+FIRST_WAIT, LONGEST_WAIT, PATIENCE = 2.0, 60.0, 600.0  # seconds
+FIRST_PATIENCE = 30.0  # before anything has been read
+
+
+def persist(call, patience=None):
+    """`call()`, again with growing waits while the Hub is busy: conflicts (409, 412), 408, 429, 5xx, lost connections.
+
+    A `Retry-After` is honoured. Needed because huggingface_hub 2.4 retries neither commits nor repository creation.
+    Raises the last error after `patience` (PATIENCE) seconds, any other error at once.
+    """
+    wait, end = FIRST_WAIT, time.monotonic() + (PATIENCE if patience is None else patience)
+    while True:
+        try:
+            return call()
+        except Exception as error:
+            asked = getattr(getattr(error, "response", None), "headers", {}).get("retry-after", "")
+            pause = max(float(asked) if asked.isdigit() else 0.0, wait * random.uniform(0.5, 1))
+            if not _is_passing(error) or time.monotonic() + pause > end:
+                raise
+            said = "The Hub answered" if hasattr(error, "response") else "The Hub cannot be reached"
+            say(f"{said}: {first_line(error)}. Trying again in {pause:.0f} s.")
+            time.sleep(pause)
+            wait = min(2 * wait, LONGEST_WAIT)
+
+
+def _is_passing(error):
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status is not None:
+        return status in (408, 409, 412, 425, 429) or status >= 500
+    transports = ("httpx", "httpx2", "httpcore", "requests", "urllib3")  # the client library differs by hub version
+    if isinstance(error, (ConnectionError, TimeoutError)) or type(error).__module__.split(".")[0] in transports:
+        return True
+    if isinstance(error, RuntimeError) and "xet" in str(error).lower():  # hf_xet's failures have no class of their own
+        return True
+    return error.__cause__ is not None and _is_passing(error.__cause__)
+
+
+def first_line(error):
+    """One line about an exception: its type and the first line of its message."""
+    return f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0]}"
+
+
+def unique_stamp():
+    """A name part that sorts by time and is unique across processes and machines."""
+    return f"{time.time_ns() // 1_000_000:013d}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def open_storage(uri):
+    """A `BucketFolder` for `hf://buckets/...`, else a `LocalFolder`. Raises Stop where the bucket cannot be made."""
+    return BucketFolder(uri) if uri.startswith("hf://buckets/") else LocalFolder(uri)
+
+
+class LocalFolder:
+    """Files under one folder. A file appears whole or not at all; what is half written lies under `.tmp`."""
+
+    def __init__(self, path):
+        self.where = str(path)
+        self.root = Path(path).expanduser()
+        self.scratch = self.root / ".tmp"
+
+    def claim(self, name):
+        """Takes a lock that ends with this process, or with `close` of what is returned. Raises Stop if it is taken."""
+        try:
+            import fcntl
+        except ImportError:  # Windows
+            return io.BytesIO()
+        self.scratch.mkdir(parents=True, exist_ok=True)
+        lock = open(self.scratch / f"{name}.lock", "wb")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
+            raise Stop(
+                f"Another run of this command is at work in {self.where}. Wait for it, or share the work by --shard "
+                "0/2 and --shard 1/2.",
+                code=1,
+            ) from None
+        except OSError:  # a mount without locks
+            pass
+        return lock
+
+    def list(self):
+        """The relative paths of all files, sorted."""
+        found, folders = [], [str(self.root)] if self.root.is_dir() else []
+        while folders:
+            for entry in os.scandir(folders.pop()):
+                if not entry.is_dir(follow_symlinks=False):
+                    found.append(os.path.relpath(entry.path, self.root).replace(os.sep, "/"))
+                elif entry.name != ".tmp":
+                    folders.append(entry.path)
+        return sorted(found)
+
+    def open(self, name):
+        """A binary file to read."""
+        return open(self.root / name, "rb")
+
+    def write(self, files):
+        """Writes each of `files`, a dict from relative path to bytes. Raises OSError."""
+        self.scratch.mkdir(parents=True, exist_ok=True)
+        for name, data in files.items():
+            part, target = self.scratch / unique_stamp(), self.root / name
+            part.write_bytes(data)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(part, target)
+
+    def remove(self, names):
+        """Removes files, what killed runs left half written, and then the folder if it is empty."""
+        for name in names:
+            (self.root / name).unlink(missing_ok=True)
+        shutil.rmtree(self.scratch, ignore_errors=True)
+        with contextlib.suppress(OSError):  # something else is kept there
+            self.root.rmdir()
+            if self.root.parent.name == ".ocr-runs":
+                self.root.parent.rmdir()
+
+
+class BucketFolder:
+    """The same methods over a folder of a bucket, made private where it is missing. All wait out a busy Hub."""
+
+    scratch = None
+
+    def __init__(self, uri):
+        from huggingface_hub import HfApi, HfFileSystem
+        from huggingface_hub.errors import HfHubHTTPError
+
+        owner, name, *path = uri.removeprefix("hf://buckets/").strip("/").split("/")
+        self.where, self.bucket, self.prefix = uri, f"{owner}/{name}", "".join(f"{part}/" for part in path)
+        self.api, self.files = HfApi(), HfFileSystem(skip_instance_cache=True)
+        try:
+            persist(lambda: self.api.create_bucket(self.bucket, private=True, exist_ok=True))
+        except HfHubHTTPError as error:
+            raise Stop(
+                f"The bucket {self.bucket} cannot be made or written: {first_line(error)}. "
+                "Name another place: --checkpoint hf://buckets/OWNER/NAME/FOLDER or --checkpoint FOLDER."
+            ) from error
+
+    def claim(self, name):
+        """Nothing: a bucket has no locks. Two runs at once read pages twice, and lose none."""
+        return io.BytesIO()
+
+    def list(self):
+        self.files.invalidate_cache()
+        tree = persist(lambda: list(self.api.list_bucket_tree(self.bucket, self.prefix or None, recursive=True)))
+        return sorted(entry.path.removeprefix(self.prefix) for entry in tree if entry.type == "file")
+
+    def open(self, name):
+        return persist(lambda: self.files.open(f"hf://buckets/{self.bucket}/{self.prefix}{name}", "rb"))
+
+    def write(self, files):
+        added = [(data, self.prefix + name) for name, data in files.items()]
+        if added:
+            persist(lambda: self.api.batch_bucket_files(self.bucket, add=added))
+
+    def remove(self, names):
+        gone = [self.prefix + name for name in names]
+        if gone:
+            persist(lambda: self.api.batch_bucket_files(self.bucket, delete=gone))
+
+
+# <<< kit/storage.py
+
+# >>> kit/pages.py
+# Encoded bytes, a path or a URI to one upright RGB page on white.
+
+
+# A page is handed over with at most this many pixels, whatever the bounds: 150 MB as RGB. Larger ones are reduced.
+PAGE_PIXELS = 50_000_000
+# What the decoded file itself may take in memory: 2 gigapixels of grey, 536 megapixels of colour. JPEG, JPEG 2000
+# and PDF are reduced while they are decoded and seldom come near it.
+PAGE_BYTES = 2 * 2**30
+# Named, so that no file starts Ghostscript (EPS, PDF) or meets a format without a signature (TGA).
+PILLOW_FORMATS = ("AVIF", "BMP", "GIF", "ICO", "JPEG", "JPEG2000", "PCX", "PNG", "PPM", "TIFF", "WEBP")
+TIFF_SIGNATURES = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+MULTI_PAGE_SIGNATURES = (*TIFF_SIGNATURES, b"GIF8")
+HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
+PDFIUM_LOCK = threading.Lock()  # pdfium is not thread-safe
+
+
+def open_page(data, frame=0, *, dpi=200, bounds=None):
+    """One page as `Page`: RGB, upright, on white, fitted to `bounds` (see `fit`).
+
+    `data` is the encoded bytes, a local path or an `hf://` URI; `frame` the 0-based page of a PDF or frame of a TIFF
+    or GIF; `dpi` the resolution of PDF pages. 16-bit, 32-bit and float pixels are scaled to 8 bits
+    (see `_value_range`). What a cut file still holds comes back as `partial`, white where nothing came.
+    Raises PageError for everything that cannot be read. Sets `PIL.Image.MAX_IMAGE_PIXELS` for the process, as
+    `PAGE_BYTES` takes its place.
+    """
+    with _open_stream(data) as stream:
+        head = _peek(stream)
+        if b"%PDF-" in head:
+            return _pdf_page(data, frame, dpi, bounds)
+        if frame and not head.startswith(MULTI_PAGE_SIGNATURES):
+            raise PageError(f"there is no page {frame + 1}: the file has one")
+        try:
+            image, size, partial = _pillow_decode(stream, head, frame, bounds)
+        except PageError:
+            raise
+        except Exception as error:  # Pillow's parsers raise whatever they stumble over
+            image, partial = _other_decode(stream, head, frame, error), False
+            size = image.size
+    orientation = _orientation(image)
+    if orientation > 4:
+        size = size[::-1]
+    try:
+        image = _flatten(image, shrink=max(1, math.isqrt(image.width * image.height // PAGE_PIXELS)))
+    except Exception as error:
+        raise PageError(f"the pixels ({image.mode}) cannot be turned into RGB: {error}") from error
+    if partial:
+        image = _whiten_missing_rows(image)
+    image = _turn_upright(fit(image, bounds), orientation).convert("RGB")
+    return Page(image, *size, partial=partial)
+
+
+def count_pages(data):
+    """Pages of a PDF, frames of a TIFF or GIF, 1 for everything else, of which only the first bytes are looked at.
+
+    Reduced copies inside a TIFF (thumbnails, pyramid levels) are not pages, nor are the frames of an animated WebP or
+    PNG. Raises PageError where there is no file, and for a broken PDF, TIFF or GIF.
+    """
+    with _open_stream(data) as stream:
+        head = _peek(stream)
+        if b"%PDF-" in head:
+            with PDFIUM_LOCK:
+                return len(_pdf_document(data))
+        if not head.startswith(MULTI_PAGE_SIGNATURES):
+            return 1
+        try:
+            image = _pillow_open(stream)
+        except Exception:  # imagecodecs may read it, or open_page says what is wrong
+            return 1
+        try:
+            return sum(1 for _ in _page_frames(image))
+        except Exception as error:
+            raise PageError(_describe(head, error)) from error
+
+
+def fit(image, bounds):
+    """`image` reduced, never enlarged, to `bounds` and to PAGE_PIXELS.
+
+    `bounds` may have `max_side`, `max_pixels` and `resample` ("lanczos", the default, or "bicubic").
+    """
+    size = _fitted_size(image.size, bounds)
+    if size == image.size:
+        return image
+    from PIL import Image
+
+    resample = Image.Resampling[((bounds or {}).get("resample") or "lanczos").upper()]
+    # At a gap of 3 the result is indistinguishable from a full resampling (Pillow's documentation).
+    return image.resize(size, resample, reducing_gap=3.0)
+
+
+def image_bounds(options, recipe):
+    """The recipe's bounds for `fit`, with a recipe's own `--max-pixels` or `--max-side` (0 for none) in their place."""
+    chosen = {key: getattr(options, key, None) for key in ("max_side", "max_pixels")}
+    return (recipe.get("image") or {}) | {key: value for key, value in chosen.items() if value is not None}
+
+
+def source_bytes(data):
+    """The encoded bytes behind `data`. Raises PageError where there is nothing to read."""
+    with _open_stream(data) as stream:
+        return stream.read()
+
+
+def sha256_of(data):
+    """Hex SHA-256 of the encoded bytes behind `data`."""
+    return hashlib.sha256(source_bytes(data)).hexdigest()
+
+
+def _open_stream(data):
+    if data is None:
+        raise PageError("there is no image: the cell is empty (null)")
+    if not isinstance(data, str):
+        return io.BytesIO(data)
+    if data.startswith("hf://"):
+        return io.BytesIO(_fetch(data))
+    try:
+        return open(data, "rb")
+    except OSError as error:
+        raise PageError(f"cannot open {data}: {error.strerror}") from error
+
+
+@functools.lru_cache(maxsize=1)  # the pages of one file follow each other
+def _fetch(uri):
+    from huggingface_hub import HfFileSystem
+
+    try:
+        return persist(lambda: HfFileSystem().cat_file(uri), patience=300)  # a worker may be silent for 600 s
+    except Exception as error:
+        raise PageError(f"cannot fetch {uri}: {first_line(error)}") from error
+
+
+def _peek(stream):
+    head = stream.read(1024)
+    stream.seek(0)
+    if not head:
+        raise PageError("the file is empty (0 bytes)")
+    return head
+
+
+def _describe(head, error):
+    """The sentence for a file that is no image, or a broken one."""
+    start = head[:40].lstrip(b"\xef\xbb\xbf \r\n\t")
+    known = {
+        b"version https://git-lfs": "a Git LFS pointer; run `git lfs pull`",
+        b"<!doctype html": "HTML",
+        b"<html": "HTML",
+        b"<svg": "SVG; render it to PNG first",
+        b"<?xml": "XML",
+        b"{": "JSON",
+        b"pk\x03\x04": "a ZIP archive; unpack it first",
+        b"\x1f\x8b": "gzip; unpack it first",
+        b"%!ps": "PostScript; convert it with `ps2pdf`",
+        b"at&tform": "DjVu; convert it with `ddjvu -format=pdf`",
+    }
+    what = next((name for signature, name in known.items() if start.lower().startswith(signature)), None)
+    if what is None and start.isascii() and start.decode("ascii").isprintable():
+        what = "text"
+    shown = repr(start)[1:] if start.isascii() else start[:16].hex(" ")
+    if what:
+        return f"not an image: the file starts with {shown} (looks like {what})"
+    return f"not a readable image: the file starts with {shown} ({type(error).__name__}: {error})"
+
+
+def _fitted_size(size, bounds):
+    bounds = bounds or {}
+    max_pixels = min(bounds.get("max_pixels") or PAGE_PIXELS, PAGE_PIXELS)
+    max_side = bounds.get("max_side") or max(size)
+    scale = min(1.0, max_side / max(size), math.sqrt(max_pixels / math.prod(size)))
+    return tuple(max(1, math.floor(side * scale + 1e-6)) for side in size)
+
+
+def _pillow_open(stream):
+    from PIL import Image
+
+    Image.MAX_IMAGE_PIXELS = PAGE_BYTES  # Pillow's own limit warns at 89 and refuses at 179 megapixels
+    return Image.open(stream, formats=PILLOW_FORMATS)
+
+
+def _pillow_decode(stream, head, frame, bounds):
+    """The loaded image in its own mode, its size before any reduction, and whether the file ended early."""
+    image = _pillow_open(stream)
+    if head.startswith(MULTI_PAGE_SIGNATURES):
+        number = next(itertools.islice(_page_frames(image), frame, None), None)
+        if number is None:
+            raise PageError(f"there is no page {frame + 1}: the file has {sum(1 for _ in _page_frames(image))}")
+        image.seek(number)
+    size = image.size
+    target, reduction = _fitted_size(size, bounds), 0
+    if image.format in ("JPEG", "MPO"):
+        # Decodes to half, a quarter or an eighth where that is still inside the target: 100 ms instead of 206 for
+        # 2480 x 3508 to 1540, at the same character error rate (PP-OCRv6, letters of 28 and 34 px before).
+        image.draft(None, target)
+    elif image.format == "JPEG2000":
+        image.reduce = reduction = _jpeg2000_reduction(head, size, target)
+    width, height = image.size
+    needed = width * height * {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2}.get(image.mode, 4)
+    if image.info.get("progressive"):  # libjpeg keeps all coefficients, at full size
+        needed = size[0] * size[1] * 2 * len(image.getbands())
+    if needed > PAGE_BYTES:
+        raise PageError(
+            f"the page is too large: {size[0]} x {size[1]} pixels of {image.format} take {needed / 2**30:.1f} GiB to "
+            f"decode, and {PAGE_BYTES / 2**30:.0f} GiB are allowed; scale it down first"
+        )
+    try:
+        image.load()
+    except Exception:
+        if reduction:
+            # Reduced decoding failed now and then in a public run. Without its head the file has no levels to use.
+            stream.seek(0)
+            return _pillow_decode(stream, b"", frame, bounds)
+        if image.info.get("progressive"):  # without an end marker libjpeg gives nothing of a progressive file
+            image.load_read = lambda size: stream.read(size) or b"\xff\xd9"
+        else:
+            image.tile = []  # what was decoded stays in the buffer, zero where nothing came
+        image.load()
+        return image, size, True
+    return image, size, False
+
+
+def _page_frames(image):
+    """Frame numbers of the pages of a TIFF or GIF; reduced copies in a TIFF (tag 254, bit 0) are not pages."""
+    if image.format == "GIF":
+        yield from range(image.n_frames)
+        return
+    for frame in itertools.count():
+        try:
+            image.seek(frame)
+        except EOFError:
+            return
+        if frame == 0 or not image.tag_v2.get(254, 0) & 1:
+            yield frame
+
+
+def _jpeg2000_reduction(head, size, target):
+    """How many times decoding may halve the page: inside `target`, and inside the levels that the file has."""
+    code = head.find(b"\xff\x52")  # the COD marker; the decomposition levels are its tenth byte
+    levels = head[code + 9] if 0 <= code < len(head) - 9 else 0
+    for level in range(levels, 0, -1):
+        step = 2**level
+        reduced = [math.ceil(side / step) for side in size]
+        # Pillow rounds where OpenJPEG takes the ceiling, and fails where the two differ.
+        agree = reduced == [(side + step // 2) // step for side in size]
+        if agree and reduced[0] >= target[0] and reduced[1] >= target[1]:
+            return level
+    return 0
+
+
+def _other_decode(stream, head, frame, error):
+    """What Pillow cannot read: HEIC through pillow-heif, the rest through imagecodecs."""
+    names = {
+        b"\xff\x0a": "jpegxl",
+        b"\0\0\0\x0cJXL ": "jpegxl",
+        b"II\xbc": "jpegxr",
+        b"\xff\xd8\xff": "jpeg",
+        b"\x89PNG": "png",
+        **dict.fromkeys(TIFF_SIGNATURES, "tiff"),
+    }
+    name = next((name for signature, name in names.items() if head.startswith(signature)), None)
+    if head[4:8] == b"ftyp" and head[8:12] in HEIC_BRANDS:
+        name = "heic"
+    if name is None:
+        raise PageError(_describe(head, error)) from error
+    stream.seek(0)
+    data = stream.read()
+    try:
+        return _heic_decode(data) if name == "heic" else _imagecodecs_decode(name, frame, data)
+    except ImportError as missing:
+        library = (missing.name or "imagecodecs").partition(".")[0].replace("_", "-")
+        raise PageError(f"this {name} file needs {library}: add `--with {library}` after `uv run`") from missing
+    except Exception as second:
+        raise PageError(_describe(head, second)) from second
+
+
+def _heic_decode(data):
+    import pillow_heif
+
+    return pillow_heif.open_heif(data).to_pillow()
+
+
+def _imagecodecs_decode(name, frame, data):
+    import imagecodecs
+    import numpy as np
+    from PIL import Image
+
+    decode = getattr(imagecodecs, f"{name}_decode")
+    pixels = np.squeeze(decode(data, index=frame) if name == "tiff" else decode(data))
+    if pixels.dtype != np.uint8:
+        pixels = _scaled_to_8_bits(pixels, *_value_range(pixels))
+    return Image.fromarray(pixels)
+
+
+def _value_range(pixels):
+    """The values that become 0 and 255: 0 and the top of the range that the data uses.
+
+    Integers: the smallest of 8, 10, 12, 14, 16 bits that holds the largest value, so that a 16-bit scan is divided by
+    257 and never stretched. Floats: 0 to 1, 0 to 255, 0 to 65,535. Whatever fits none of these: smallest to largest.
+    """
+    import numpy as np
+
+    low, high = np.fmin.reduce(pixels, axis=None), np.fmax.reduce(pixels, axis=None)  # these pass over NaN
+    if not (np.isfinite(low) and np.isfinite(high)):
+        return 0, 1
+    if pixels.dtype.kind == "f":
+        tops = {1: 0, 255: 128, 65535: 32768}
+    else:
+        tops = {255: 0, 1023: 256, 4095: 1024, 16383: 4096, 65535: 16384}
+    for top, least in tops.items():
+        if 0 <= low and least <= high <= top:
+            return 0, top
+    return low, high
+
+
+def _scaled_to_8_bits(pixels, low, high):
+    import numpy as np
+
+    span = float(high) - float(low) or 1.0
+    scaled = (np.nan_to_num(pixels.astype(np.float32), nan=float(high)) - float(low)) * (255 / span)
+    return scaled.round().clip(0, 255).astype(np.uint8)
+
+
+def _flatten(image, shrink=1):
+    """`image` as 8-bit L or RGB on white, its sides divided by `shrink`, in bands so that memory stays bounded."""
+    from PIL import Image
+
+    scale = None
+    if image.mode.startswith(("I", "F")):
+        import numpy as np
+
+        low, high = _value_range(np.asarray(image))
+        inverted = image.format == "TIFF" and image.tag_v2.get(262) == 0  # white is zero; Pillow inverts 8 bits only
+        scale = (high, low) if inverted else (low, high)
+    if shrink == 1 and not scale:
+        return _on_white(image, None)
+    rows = shrink * max(1, 2**24 // (image.width * shrink))
+    flat = None
+    for top in range(0, image.height, rows):
+        band = image.crop((0, top, image.width, min(top + rows, image.height)))
+        band = _on_white(band, scale).reduce(shrink)
+        flat = flat or Image.new(band.mode, (band.width, math.ceil(image.height / shrink)))
+        flat.paste(band, (0, top // shrink))
+    return flat
+
+
+def _on_white(image, scale):
+    from PIL import Image
+
+    if scale:
+        import numpy as np
+
+        return Image.fromarray(_scaled_to_8_bits(np.asarray(image), *scale))
+    if image.has_transparency_data:
+        image = image if image.mode == "RGBA" else image.convert("RGBA")
+        page = Image.new("RGB", image.size, "white")
+        page.paste(image, mask=image.getchannel("A"))
+        return page
+    mode = "L" if image.mode in ("1", "L") else "RGB"
+    return image if image.mode == mode else image.convert(mode)
+
+
+def _whiten_missing_rows(image):
+    """White below the last row that was decoded. Raises PageError where nothing was, or nothing but one colour."""
+    box = image.getbbox()
+    extrema = image.crop(box).getextrema() if box else ()
+    bands = extrema if extrema and isinstance(extrema[0], tuple) else (extrema,)
+    if not box or all(low == high for low, high in bands):
+        raise PageError("the file ends early, before anything that could be read")
+    image.paste("white", (0, box[3], image.width, image.height))
+    return image
+
+
+def _orientation(image):
+    try:
+        return int(image.getexif().get(274, 1))
+    except Exception:  # one bad byte in the EXIF block is no reason to lose the page
+        return 1
+
+
+def _turn_upright(image, orientation):
+    from PIL.Image import Transpose as turn
+
+    method = {
+        2: turn.FLIP_LEFT_RIGHT,
+        3: turn.ROTATE_180,
+        4: turn.FLIP_TOP_BOTTOM,
+        5: turn.TRANSPOSE,
+        6: turn.ROTATE_270,
+        7: turn.TRANSVERSE,
+        8: turn.ROTATE_90,
+    }.get(orientation)
+    return image if method is None else image.transpose(method)
+
+
+def _pdf_document(data):
+    """The opened PDF; call it with PDFIUM_LOCK held."""
+    if isinstance(data, str) and not data.startswith("hf://"):
+        status = os.stat(data)
+        return _open_pdf(data, (status.st_mtime_ns, status.st_size))
+    return _open_pdf(_fetch(data) if isinstance(data, str) else bytes(data), None)
+
+
+@functools.lru_cache(maxsize=1)  # opening a PDF of 1,000 pages again for each page would take most of the time
+def _open_pdf(source, version):
+    import pypdfium2
+
+    try:
+        document = pypdfium2.PdfDocument(source)
+        document.init_forms()
+    except Exception as error:
+        # For a PDF without pages pdfium reports its last error code, whatever file that came from.
+        if getattr(error, "err_code", None) == 4 and b"/Encrypt" in source_bytes(source):  # FPDF_ERR_PASSWORD
+            raise PageError("the PDF is encrypted and needs a password; remove it with `qpdf --decrypt`") from error
+        raise PageError(f"the PDF is broken or has no pages ({error})") from error
+    return document
+
+
+def _pdf_page(data, frame, dpi, bounds):
+    with PDFIUM_LOCK:
+        document = _pdf_document(data)
+        if frame >= len(document):
+            raise PageError(f"there is no page {frame + 1}: the PDF has {len(document)}")
+        try:
+            page = document[frame]
+            width, height = (math.ceil(points * dpi / 72) for points in page.get_size())
+            scale = min(1.0, math.sqrt(PAGE_PIXELS / (width * height)))
+            image = page.render(scale=scale * dpi / 72, rev_byteorder=True).to_pil()
+            page.close()
+        except Exception as error:
+            raise PageError(f"page {frame + 1} of the PDF cannot be rendered: {error}") from error
+    return Page(fit(image.convert("RGB"), bounds), width, height, dpi=dpi)
+
+
+# <<< kit/pages.py
+
+# >>> kit/items.py
+# What INPUT and OUTPUT name, and the `Item`s of rows and files: pages, windows, and what is done.
+
+
+MULTI_PAGE_SUFFIXES = (".pdf", ".tif", ".tiff", ".gif")
+
+
+def where(text):
+    """What INPUT or OUTPUT names: ("hub", "ns/name"), ("bucket", uri), ("hub-files", uri) or ("local", path)."""
+    parts = text.removeprefix("hf://").strip("/").split("/")
+    if text.startswith("hf://buckets/") and len(parts) >= 3:
+        return "bucket", text.rstrip("/")
+    if text.startswith("hf://datasets/") and len(parts) >= 4:
+        return "hub-files", text.rstrip("/")
+    if text.startswith("hf://datasets/") and len(parts) == 3 and "@" not in text:
+        return "hub", "/".join(parts[1:])
+    if "://" in text:
+        raise Stop(
+            f"{text} is not a place that can be read or written here. Type ns/name for a dataset on the Hub "
+            "(--input-revision for one of its revisions), hf://datasets/ns/name/*.pdf for files in it, "
+            "hf://buckets/ns/name/folder for a bucket, or a local path."
+        )
+    path = os.path.expanduser(text)
+    if text.startswith((".", "/", "~")) or len(parts) == 1 or os.path.exists(path) or glob.has_magic(path):
+        return "local", path
+    if re.fullmatch(r"[\w.-]+/[\w.-]+", text):
+        return "hub", text
+    raise Stop(f"{text} is no path that exists here and no dataset (ns/name). For a local path type ./{text}.")
+
+
+def windows(items, n, place):
+    """Groups the pages of a document into Items of `n` parts, or into one where `n` is None.
+
+    `place(item)` gives the document's id, its output name, and the page's 1-based number in it. Windows start at 1,
+    n + 1, 2n + 1 ... and end at a gap, so that they are the same whatever has been skipped.
+    """
+
+    def window_of(numbered):
+        position, item = numbered
+        document, name, number = place(item)
+        return document, name, n and (number - 1) // n, number - position
+
+    for (document, name, *_), pages in groupby(enumerate(items), key=window_of):
+        window = [item for _, item in pages]
+        first, start, end = window[0], place(window[0])[2], place(window[-1])[2]
+        if first.error or (n and start == end == 1):
+            yield from window
+            continue
+        suffix = f"/pages_{start:04d}-{end:04d}" if n else ""
+        yield Item(
+            id=(document + suffix).lstrip("/"),
+            row=first.row,
+            name=(name + suffix).lstrip("/"),
+            parts=[part for item in window for part in item.parts],
+            page=start,
+            pages=max(first.pages, end),
+        )
+
+
+def is_finished(id, done, n):
+    """Whether all pages (or windows of `n`, or the document) of a row or file are done, by what its first recorded."""
+    if n is None:
+        return id in done
+    for first in (id, f"{id}/page_001"):
+        if first in done:
+            return all(f"{id}/page_{page:03d}" in done for page in range(2, (done.pages(first) or 1) + 1))
+    for end in range(n, 1, -1):
+        if (first := f"{id}/pages_0001-{end:04d}") in done:
+            pages = done.pages(first) or end
+            starts = range(n + 1, pages + 1, n)
+            return all(f"{id}/pages_{start:04d}-{min(start + n - 1, pages):04d}" in done for start in starts)
+    return False
+
+
+class Spool(str):
+    """Path of a temporary file that is deleted when nothing refers to this object any more. Pickles as a plain str."""
+
+    def __new__(cls, suffix=""):
+        handle, path = tempfile.mkstemp(prefix="ocr-", suffix=suffix)
+        os.close(handle)
+        spool = super().__new__(cls, path)
+        weakref.finalize(spool, cls.discard, path, os.getpid())
+        return spool
+
+    @staticmethod
+    def discard(path, owner):
+        if os.getpid() == owner and os.path.exists(path):  # a forked worker holds a copy of the object
+            os.unlink(path)
+
+    def __reduce__(self):
+        return str, (str(self),)
+
+
+def copy_of(uri):
+    """A local copy of a file on the Hub, as a Spool. Raises PageError."""
+    import fsspec
+
+    def copy():
+        files, path = fsspec.core.url_to_fs(uri)  # not fsspec.open, to which x[1].png is a pattern
+        spool = Spool(os.path.splitext(path)[1])
+        with files.open(path, "rb") as source, open(spool, "wb") as target:
+            shutil.copyfileobj(source, target, 1 << 23)
+        return spool
+
+    try:
+        return persist(copy)
+    except Exception as error:
+        raise PageError(f"cannot fetch {uri}: {first_line(error)}") from error
+
+
+def pages_of(item, data, is_file):
+    """Yields one Item per page of a row or file, or one with `error`. PDF, TIFF and GIF are opened to count pages.
+
+    `data` is bytes, a local path, an hf:// URI, or a list of these. The first page of a row keeps the row's id; all
+    pages of a PDF file are numbered, and those of a TIFF or GIF file that has several.
+    """
+    parts, is_pdf = [(entry, 0) for entry in data] if isinstance(data, list) else [(data, 0)], False
+    try:
+        if isinstance(data, str) and data.lower().endswith(MULTI_PAGE_SUFFIXES):
+            is_pdf = data.lower().endswith(".pdf")
+            data = copy_of(data) if data.startswith("hf://") else data
+            parts = [(data, frame) for frame in range(count_pages(data))]
+        elif isinstance(data, bytes) and (pages := count_pages(data)) > 1:
+            spool = Spool()  # the pages go to workers one by one, and not each with the bytes of all
+            with open(spool, "wb") as target:
+                target.write(data)
+            parts = [(spool, frame) for frame in range(pages)]
+    except PageError as error:
+        yield replace(item, error=str(error))
+        return
+    for page, part in enumerate(parts, 1):
+        numbered = page > 1 or (is_file and (is_pdf or len(parts) > 1))
+        suffix = f"/page_{page:03d}" if numbered else ""
+        yield replace(item, id=item.id + suffix, name=item.name + suffix, parts=[part], page=page, pages=len(parts))
+
+
+def chosen_rows(options, total):
+    """The rows of `--max-samples`, or None for all: the first ones, or `random.Random(seed).sample` of all."""
+    if not options.max_samples or (total is not None and options.max_samples >= total):
+        return None
+    if options.shuffle:
+        return set(random.Random(options.seed).sample(range(total), options.max_samples))
+    return range(options.max_samples)
+
+
+def in_shard(number, options):
+    return not options.shard or number % options.shard[1] == options.shard[0]
+
+
+def safe_name(id):
+    """A file name for any id: what a file system may refuse is written %XX, and long ones end in a digest."""
+    name = re.sub(r"[^\w .,=+@()-]|^\.", lambda char: f"%{ord(char[0]):02X}", id)
+    return name if len(name.encode()) <= 200 else f"{name[:40]}-{hashlib.sha256(id.encode()).hexdigest()[:16]}"
+
+
+# <<< kit/items.py
+
+# >>> kit/card.py
+# The dataset card: one section per published config, between markers; everything else is the user's own.
+
+
+TAGS = ["ocr", "ocr-recipes", "uv-script"]
+
+
+def output_layout(options):
+    """(repository, config, folder in the repository, split) of what is published."""
+    return where(options.output)[1], options.config or "default", options.config or "data", options.split or "train"
+
+
+def read_card(api, repo, head):
+    """The README of a repository as a `DatasetCard`, an empty one where `head` (a DatasetInfo) lists none."""
+    from huggingface_hub import DatasetCard
+
+    if all(file.rfilename != "README.md" for file in head.siblings):
+        return DatasetCard("---\n{}\n---\n")
+    path = persist(lambda: api.hf_hub_download(repo, "README.md", repo_type="dataset", revision=head.sha))
+    return DatasetCard(Path(path).read_text("utf-8"), ignore_metadata_errors=True)
+
+
+def _config_entries(card):
+    entries = card.data.get("configs") or []
+    return [entry for entry in (entries if isinstance(entries, list) else [entries]) if isinstance(entry, dict)]
+
+
+def _split_files(entry):
+    """The `data_files` of a config entry as {split: entry}, or None where they do not say which split they are."""
+    files = entry.get("data_files")
+    named = isinstance(files, list) and all(isinstance(file, dict) and "split" in file for file in files)
+    return {file["split"]: file for file in files} if named else None
+
+
+def has_config(card, paths, options):
+    """Whether a repository with that card and those files already has the config and split to be published."""
+    _, config, folder, split = output_layout(options)
+    entries = {entry.get("config_name", "default"): entry for entry in _config_entries(card)}
+    if config in entries:
+        files = _split_files(entries[config])
+        return files is None or split in files
+    undeclared = config == "default" and not entries and any(not re.match(r"README|LICENSE|\.", p) for p in paths)
+    return undeclared or any(path.startswith(f"{folder}/{split}-") for path in paths)
+
+
+def merged_card(card, paths, options, section):
+    """The text of the card with our config entry, tags and section put in or replaced.
+
+    Where no config was declared so far, the files in `data/` are declared first, or they would vanish behind ours.
+    `dataset_info` of the config is dropped: it described other columns.
+    """
+    repo, config, folder, split = output_layout(options)
+    entries = _config_entries(card)
+    splits = {m[1] for m in (re.match(r"data/(\w+)-\d+-of-\d+\.parquet", path) for path in paths) if m}
+    if not entries and config != "default" and splits:
+        entries = [{"config_name": "default", "data_files": [_data_files("data", name) for name in sorted(splits)]}]
+    entry = next((e for e in entries if e.get("config_name", "default") == config), None)
+    if entry is None:
+        entries.append(entry := {"config_name": config})
+    entry["data_files"] = list({**(_split_files(entry) or {}), split: _data_files(folder, split)}.values())
+    card.data["configs"] = entries
+    infos = card.data.get("dataset_info") or []
+    infos = [i for i in (infos if isinstance(infos, list) else [infos]) if i.get("config_name", "default") != config]
+    card.data["dataset_info"] = infos or None
+    tags = card.data.get("tags") or []
+    card.data["tags"] = [*tags, *(tag for tag in TAGS if tag not in tags)]
+    begin, end = (f"<!-- ocr-recipes {config}/{split} {word} -->" for word in ("begins", "ends"))
+    section, text = f"{begin}\n{section}\n{end}", card.text
+    if begin in text and end in text:
+        before, after = text.split(begin, 1)[0], text.split(begin, 1)[1].split(end, 1)[-1]
+        card.text = before + section + after
+    else:
+        card.text = (text.rstrip() or f"\n# {repo.split('/')[-1]}") + f"\n\n{section}\n"
+    return str(card)
+
+
+def _data_files(folder, split):
+    return {"split": split, "path": f"{folder}/{split}-*"}
+
+
+def dataset_card(options, recipe, run, told, summary):
+    """The section on one published config: how it was made, what to know, three pages. Markdown without secrets.
+
+    `told` holds the counts pages, errors and flags, and examples as pairs of id and text.
+    """
+    _, config, _, split = output_layout(options)
+    command = run.get("command") or shlex.join(["uv", "run", Path(sys.argv[0]).name, *sys.argv[1:]])
+    facts = {
+        "Model": f"[{run['model']}](https://huggingface.co/{run['model']})",
+        "Revision": run.get("revision"), "Input": run.get("source"), "Task": run.get("task"),
+        "Engine": run.get("engine"), "Versions": run.get("versions"), "Sampling": run.get("sampling"),
+        "Hardware": run.get("hardware") or summary.get("hardware"),
+        "Date": run.get("timestamp") or datetime.now(timezone.utc).date().isoformat(),
+        "Pages": told["pages"], "Failed": told["errors"], "Flags": dict(told["flags"]) or None,
+        "Model licence": recipe.get("licence"),
+    }  # fmt: skip
+    lines = [
+        f"## OCR with {run['model'].split('/')[-1]} (config `{config}`, split `{split}`)",
+        "",
+        "| | |",
+        "|---|---|",
+    ]
+    lines += [f"| {name} | {_cell(value)} |" for name, value in facts.items() if value not in (None, {}, "")]
+    lines += ["", "Made with", "", _fenced(command, "sh"), ""]
+    lines += [
+        f"`{options.output_column}` is the text of the page: empty for a blank page, null where it could not be read; "
+        "`ocr_error` then says why. `ocr_flags` names what looks suspicious in an answer (`truncated`, `looped`, "
+        "`degenerate`, `unparsed`, ...), and `inference_info` lists how each text column was made. "
+        "This is a machine's reading: it contains mistakes.",
+    ]
+    for name, text in told["examples"]:
+        lines += ["", f"Page {_cell(name)}", "", _fenced(text, "markdown")]
+    return masked("\n".join(lines))
+
+
+def _cell(value):
+    """One table cell: links as they are, anything else as code that cannot leave its cell."""
+    text = value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
+    if text.startswith("[") and "](https://huggingface.co/" in text:
+        return text
+    return "`" + re.sub(r"[`|\s<>]+", " ", text)[:400] + "`"
+
+
+def _fenced(text, language):
+    """A code block that its content cannot end, nor can it hold a comment that looks like our markers."""
+    fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    return f"{fence}{language}\n{text.replace('<!--', '<! --')}\n{fence}"
+
+
+def masked(text):
+    """`text` without tokens: what looks like one, the value of HF_TOKEN, what follows --api-key, passwords in URLs."""
+    token = os.environ.get("HF_TOKEN", "")
+    if len(token) >= 8:
+        text = text.replace(token, "***")
+    text = re.sub(r"\bhf_\w{6,}", "hf_***", text)
+    text = re.sub(r"(--(?:[\w-]*-)?(?:token|key|secret|password)[ =])\S+", r"\1***", text)
+    return re.sub(r"://[^/\s@]+@", "://***@", text)
+
+
+# <<< kit/card.py
+
+# >>> kit/publish.py
+# Publishing: results joined to their source, written in shards, put on the Hub in one commit with a card.
+
+
+SHARD_BYTES, GROUP_BYTES = 500_000_000, 100_000_000
+GROUP_ROWS = 100  # a viewer fetches whole row groups, and page images are large
+EXAMPLES, EXCERPT = 3, 800  # pages shown on the card, characters of each
+
+
+def checkpoint_of(options):
+    """Where the parts of a run towards a Hub dataset are kept: a local path, or an `hf://buckets/...` URI."""
+    if options.checkpoint:
+        return options.checkpoint
+    repo = where(options.output)[1]
+    name = "--".join([*repo.split("/"), *filter(None, [options.config])])
+    if os.environ.get("JOB_ID"):  # a job's own disk is gone when it ends
+        return f"hf://buckets/{repo.split('/')[0]}/ocr-runs/{name}"
+    return f"./.ocr-runs/{name}"
+
+
+def output_columns(options, recipe, source, many_pages=False):
+    """The published columns as two `datasets.Features`: those carried from the input, then the run's own.
+
+    `recipe["row_columns"]` names keys of the result row that are published too ("id", "error", "finish_reason",
+    "prompt_tokens", "completion_tokens"). Where the input has such a column, or a `source_row` or `image_sha256`, that
+    keeps its meaning and is carried as it is.
+    """
+    from datasets import Features, List, Value
+
+    kinds = {"float": "float64", "int": "int64"}
+    carried = {
+        name: kind for name, kind in source.features.items() if options.columns is None or name in options.columns
+    }
+    own = {name: Value("string") for name in (options.output_column, options.blocks_column) if name}
+    own |= {name: Value(kinds.get(kind, kind)) for name, kind in (recipe.get("columns") or {}).items()}
+    own |= {"ocr_error": Value("string"), "ocr_flags": List(Value("string")), "inference_info": Value("string")}
+    if many_pages:
+        own["ocr_page" if "page" in carried else "page"] = Value("int64")
+    keys = {name: Value("int64" if "tokens" in name else "string") for name in recipe.get("row_columns") or ()}
+    if options.config:
+        keys |= {"source_row": Value("int64"), "image_sha256": Value("string")}
+    own |= {name: kind for name, kind in keys.items() if name not in carried}
+    return Features({name: kind for name, kind in carried.items() if name not in own}), Features(own)
+
+
+def check_columns(options, recipe, source):
+    """Raises Stop where a published column would hide one of the input's, or `--columns` names one it does not have."""
+    if where(options.output)[0] != "hub":
+        return
+    carried = list(source.features) if options.columns is None else options.columns
+    if unknown := sorted(set(carried) - set(source.features)):
+        raise Stop(f"--columns: the input has no {', '.join(unknown)}. It has {', '.join(source.features)}.")
+    own = {options.output_column, options.blocks_column, "ocr_error", "ocr_flags", *(recipe.get("columns") or {})}
+    clash = [name for name in carried if name in own]
+    if clash and not options.overwrite:
+        kept = ",".join(name for name in carried if name not in own)
+        raise Stop(
+            f"The input already has the columns {', '.join(clash)}. Type --overwrite to replace them, "
+            f"--output-column NAME for another text column, or --columns {kept} to leave them out."
+        )
+
+
+def check_output(options, recipe, source):
+    """Raises Stop where the output dataset could not be published at the end, before anything is spent.
+
+    A missing repository is made, which proves that the token may (not with `--check`). A config that is already there
+    needs `--overwrite`, unless this output has a checkpoint: then that was asked when the checkpoint was begun.
+    """
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError
+
+    if where(options.output)[0] != "hub":
+        return
+    api, (repo, config, _, split) = HfApi(), output_layout(options)
+    if not re.fullmatch(r"\w+(\.\w+)*", split) or re.search(r"[<>:/\\|?*]", config):
+        raise Stop(f"A published dataset cannot have the config {config!r} with the split {split!r}. Give other names.")
+    try:
+        if persist(api.whoami).get("auth", {}).get("accessToken", {}).get("role") == "read":
+            raise Stop("The Hub token can only read. Set HF_TOKEN to one that can write, or type: hf auth login")
+        if not persist(lambda: api.repo_exists(repo, repo_type="dataset")):
+            if not options.check:
+                create_output(api, options)
+            return
+        if not options.create_pr:
+            persist(lambda: api.auth_check(repo, repo_type="dataset", write=True))
+        head = persist(lambda: api.dataset_info(repo))
+        taken = has_config(read_card(api, repo, head), [file.rfilename for file in head.siblings], options)
+        begun = "run.json" in open_storage(checkpoint_of(options)).list()
+    except (HfHubHTTPError, OSError) as error:
+        raise Stop(
+            f"The dataset {repo} cannot be written: {first_line(error)}. Check the name and the token "
+            f"(hf auth whoami); for a folder here type ./{repo}."
+        ) from error
+    if options.private and not head.private:
+        raise Stop(f"{repo} is public. Leave --private out, or type: hf repos settings {repo} --type dataset --private")
+    if taken and not begun and not options.overwrite:
+        raise Stop(
+            f"{repo} already has the config {config} with the split {split}. Type --overwrite to replace it, "
+            "or --config NAME to publish beside it."
+        )
+
+
+def create_output(api, options):
+    repo, private = output_layout(options)[0], options.private or None  # None: what the owner's settings say
+    persist(lambda: api.create_repo(repo, repo_type="dataset", private=private, exist_ok=True))
+
+
+def publish(options, recipe, source, run, index, summary, scratch=None):
+    """Publishes what `index` holds and returns a sentence with the address. Memory and disk use are a shard's.
+
+    Rows of the source without a result are left out; a row with several pages becomes one row per page. Safe to
+    repeat. Raises what the Hub answered last once `persist` gives up, and RuntimeError if the files did not arrive.
+    """
+    from huggingface_hub import CommitOperationAdd, HfApi
+
+    api, (repo, _, folder, split) = HfApi(), output_layout(options)
+    create_output(api, options)
+    told, files = {"pages": 0, "errors": 0, "flags": Counter(), "examples": []}, []
+    if scratch:
+        scratch.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="publish-", dir=scratch) as shards:
+        for path in write_shards(joined_tables(options, recipe, source, index, told), Path(shards)):
+            file = CommitOperationAdd(f"{folder}/{split}-{len(files)}-unfinished.parquet", str(path))
+            upload = partial(api.preupload_lfs_files, repo, [file], repo_type="dataset", create_pr=options.create_pr)
+            persist(upload)
+            if file.path_or_fileobj != str(path):  # a small file may travel with the commit instead
+                path.unlink()
+            files.append(file)
+        if not told["pages"]:
+            return "No page has a result, so nothing was published."
+        for number, file in enumerate(files):
+            file.path_in_repo = f"{folder}/{split}-{number:05d}-of-{len(files):05d}.parquet"
+        revision, request = commit(api, options, run, files, dataset_card(options, recipe, run, told, summary))
+    if not persist(lambda: arrived(api, repo, files, revision)):
+        raise RuntimeError(f"the files of commit {revision} are not those that were sent")
+    if request:
+        say(f"Pull request: {request}")
+    return f"{told['pages']} pages published: {request or f'{api.endpoint}/datasets/{repo}'}"
+
+
+def joined_tables(options, recipe, source, index, told):
+    """Yields the published rows as tables in source order, and counts them in `told`."""
+    import pyarrow as pa
+    from datasets import Features
+    from datasets.features.features import require_storage_embed
+
+    kept, own = output_columns(options, recipe, source, index.most_pages() > 1)
+    schema = Features({**kept, **own}).arrow_schema
+    earlier = ["inference_info"] if "inference_info" in (options.columns or source.features) else []
+    media = {name for name, feature in kept.items() if require_storage_embed(feature)}
+    for start, table in source.tables([*kept, *earlier] or list(source.features)[:1]):
+        places, records = index.match(start, len(table))
+        # A document's bytes stay with its first page only: 500 pages would carry them 500 times.
+        once = [None if n and place == places[n - 1] else place for n, place in enumerate(places)]
+        columns = {}
+        for name in kept:
+            columns[name] = table[name].take(pa.array(once if name in media else places, pa.int64()))
+        infos = table["inference_info"].to_pylist() if earlier else [None] * len(table)
+        for record, place in zip(records, places, strict=True):
+            record["info"] = appended_info(infos[place], record["info"])
+            count_record(told, record)
+        for name in own:
+            values = [own_value(record, name, options, recipe) for record in records]
+            columns[name] = typed_array(values, schema.field(name).type)
+        yield pa.table([columns[name].cast(schema.field(name).type) for name in schema.names], schema=schema)
+
+
+def own_value(record, name, options, recipe):
+    """The value of one of the run's own columns."""
+    fields = {"ocr_error": "error", "ocr_flags": "flags", "source_row": "row", "image_sha256": "sha256", "page": "page",
+        "ocr_page": "page",
+              options.output_column: "text", options.blocks_column: "blocks", "inference_info": "info"}  # fmt: skip
+    fields |= {key: key for key in recipe.get("row_columns") or ()}
+    return record[fields[name]] if name in fields else json.loads(record["columns"]).get(name)
+
+
+def typed_array(values, kind):
+    """An arrow array of `kind`; a value that does not fit is null (or its JSON, for strings), never a lost dataset."""
+    import pyarrow as pa
+
+    def fit_value(value):
+        try:
+            return pa.scalar(value, kind).as_py()
+        except (pa.ArrowException, OverflowError):
+            return json.dumps(value) if pa.types.is_string(kind) else None
+
+    try:
+        return pa.array(values, kind)
+    except (pa.ArrowException, OverflowError):
+        return pa.array([fit_value(value) for value in values], kind)
+
+
+def appended_info(earlier, entry):
+    """`inference_info` of the input (JSON text, list, object or None) with this run's entry, as a JSON list."""
+    try:
+        entries = json.loads(earlier) if isinstance(earlier, str) else earlier or []
+    except ValueError:
+        entries = []
+    entries = entries if isinstance(entries, list) else [entries]
+    return json.dumps([*entries, json.loads(entry)], default=str)
+
+
+def count_record(told, record):
+    told["pages"] += 1
+    told["errors"] += record["error"] is not None
+    told["flags"].update(record["flags"] or [])
+    if record["text"] and not record["flags"] and len(told["examples"]) < EXAMPLES:
+        told["examples"].append((record["id"], record["text"][:EXCERPT]))
+
+
+def write_shards(tables, folder):
+    """Yields the paths of parquet files of about SHARD_BYTES in `folder`, each as soon as it is complete."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    def groups():
+        waiting = []
+        for table in tables:
+            waiting.append(table)
+            if sum(map(len, waiting)) >= GROUP_ROWS or sum(part.nbytes for part in waiting) >= GROUP_BYTES:
+                yield pa.concat_tables(waiting)
+                waiting = []
+        if waiting:
+            yield pa.concat_tables(waiting)
+
+    writer, path, number = None, None, 0
+    for group in groups():
+        if writer is None:
+            path = folder / f"{number}.parquet"
+            writer = pq.ParquetWriter(path, group.schema, use_content_defined_chunking=True, write_page_index=True)
+        writer.write_table(group, row_group_size=GROUP_ROWS)
+        if os.path.getsize(path) >= SHARD_BYTES:
+            writer.close()
+            yield path
+            writer, number = None, number + 1
+    if writer:
+        writer.close()
+        yield path
+
+
+def commit(api, options, run, files, section):
+    """One commit of files, card and removals, on whatever the head is by then: (revision, pull request URL or None)."""
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete
+
+    repo, _, folder, split = output_layout(options)
+    title = f"OCR with {run['model']}" + (f" [{options.config}]" if options.config else "")  # benches look for [CONFIG]
+
+    def attempt():
+        head = api.dataset_info(repo)
+        if options.create_pr:  # an answer that was lost may have left the pull request
+            for request in api.get_repo_discussions(repo, repo_type="dataset", discussion_type="pull_request"):
+                ref = f"refs/pr/{request.num}"
+                if request.status in ("open", "draft") and request.title == title and arrived(api, repo, files, ref):
+                    return api.dataset_info(repo, revision=ref).sha, request.url
+        there = [file.rfilename for file in head.siblings]
+        card = read_card(api, repo, head)
+        old, new = str(card), merged_card(card, there, options, section)
+        if not options.create_pr and old == new and arrived(api, repo, files, head.sha):
+            return head.sha, None
+        mine = {file.path_in_repo for file in files}
+        gone = [name for name in fnmatch.filter(there, f"{folder}/{split}-*") if name not in mine]
+        changes = [*files, CommitOperationAdd("README.md", new.encode()), *map(CommitOperationDelete, gone)]
+        send = partial(api.create_commit, repo_type="dataset", parent_commit=head.sha, create_pr=options.create_pr)
+        done = send(repo, changes, commit_message=title)
+        return done.oid, done.pr_url
+
+    return persist(attempt)
+
+
+def arrived(api, repo, files, revision):
+    """Whether the files are in the repository at that revision, with their size and SHA-256."""
+    paths = [file.path_in_repo for file in files]
+    there = {info.path: info for info in api.get_paths_info(repo, paths, repo_type="dataset", revision=revision)}
+    return all(
+        (info := there.get(file.path_in_repo)) is not None
+        and info.size == file.upload_info.size
+        and (info.lfs is None or info.lfs.sha256 == file.upload_info.sha256.hex())
+        for file in files
+    )
+
+
+# <<< kit/publish.py
+
+# >>> kit/results.py
+# Durable results: parquet parts on the way to a Hub dataset, or files in a folder or bucket, and what is done.
+
+
+PART_ROWS, PART_SECONDS = 256, 60.0  # a part, or a batch for a bucket, closes at either: what a kill can lose
+FILE_ROWS, FILE_SECONDS = 64, 5.0  # the same for files in a local folder
+READERS = 8  # parts read at once: a bucket answers slowly, but many at a time
+FIELDS = {  # the declared schema of a part; `columns` and `info` are JSON
+    **dict.fromkeys(("id", "name", "text", "blocks", "error", "finish_reason", "sha256", "columns", "info"), "string"),
+    **dict.fromkeys(("row", "page", "pages", "attempts", "prompt_tokens", "completion_tokens"), "int64"),
+    "seconds": "float64",
+}
+
+
+def open_results(options, recipe, source, run):
+    """The results of this run with what earlier runs of the same command left: `Parts` or `Files`.
+
+    `run` describes the run. Its model, revision, task and source must be those of the results found.
+    Raises Stop where they are not, and where the place cannot be written.
+    """
+    kind, place = where(options.output)
+    if kind == "hub-files":
+        raise Stop(
+            f"{options.output} is a folder of a dataset. Name the dataset (ns/name), a bucket or a local folder."
+        )
+    try:
+        if kind == "hub":
+            return Parts(options, recipe, run, checkpoint_of(options), (PART_ROWS, PART_SECONDS))
+        limits = (PART_ROWS, PART_SECONDS) if kind == "bucket" else (FILE_ROWS, FILE_SECONDS)
+        return Files(options, recipe, run, place, limits)
+    except ValueError as error:  # JSON or parquet that is cut or damaged
+        damaged = checkpoint_of(options) if kind == "hub" else place
+        raise Stop(
+            f"What earlier runs left in {damaged} is damaged: {first_line(error)}. Name another place, or delete it "
+            "and read everything again."
+        ) from error
+    except OSError as error:
+        raise Stop(f"Results cannot be kept for {options.output}: {first_line(error)}. Name another place.") from error
+
+
+def inference_entry(options, run):
+    """The entry of this run in `inference_info`: model_id, column_name and what else describes it."""
+    described = {key: value for key, value in run.items() if key not in ("model", "source")}
+    return {"model_id": run["model"], "column_name": options.output_column, **described}
+
+
+def storable(text):
+    """Text without lone surrogates, which broken JSON or file names may hold and neither Arrow nor SQLite takes."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def to_json(value):
+    return json.dumps(value, ensure_ascii=False, default=lambda v: v.item() if hasattr(v, "item") else str(v))
+
+
+class Index:
+    """Which units are done, in a private SQLite file on disk that vanishes with the process.
+
+    Of several records of one id a success wins over an error, and otherwise the last.
+    """
+
+    def __init__(self, retry_errors=False):
+        self.accepted = 0 if retry_errors else 1
+        self.db = sqlite3.connect("", check_same_thread=False)
+        self.db.execute(
+            "CREATE TABLE units (id TEXT PRIMARY KEY, row INT, page INT, pages INT, failed INT, record TEXT)"
+        )
+
+    def add(self, rows, record=lambda row: None):
+        """Takes result rows, oldest first, with `record(row)`, the JSON that is to come back from `match`."""
+        self.db.executemany(
+            "INSERT INTO units VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET row = excluded.row, "
+            "page = excluded.page, pages = excluded.pages, failed = excluded.failed, record = excluded.record "
+            "WHERE excluded.failed <= units.failed",
+            (
+                (storable(row["id"]), row["row"], row["page"], row["pages"], row["error"] is not None, record(row))
+                for row in rows
+            ),
+        )
+        self.db.commit()
+
+    def __contains__(self, unit_id):
+        query = "SELECT 1 FROM units WHERE id = ? AND failed <= ?"
+        return self.db.execute(query, (storable(unit_id), self.accepted)).fetchone() is not None
+
+    def __len__(self):
+        return self.db.execute("SELECT count(*) FROM units WHERE failed <= ?", (self.accepted,)).fetchone()[0]
+
+    def failed(self):
+        """How many of the done units are failures."""
+        query = "SELECT count(*) FROM units WHERE failed AND failed <= ?"
+        return self.db.execute(query, (self.accepted,)).fetchone()[0]
+
+    def pages(self, unit_id):
+        """How many pages the row or file of this unit has, or None if the unit is not known."""
+        found = self.db.execute("SELECT pages FROM units WHERE id = ?", (storable(unit_id),)).fetchone()
+        return found and found[0]
+
+    def extra_pages(self):
+        """How many more pages than rows the done units stand for."""
+        query = "SELECT coalesce(sum(pages - 1), 0) FROM units WHERE page = 1 AND failed <= ?"
+        return self.db.execute(query, (self.accepted,)).fetchone()[0]
+
+    def most_pages(self):
+        return self.db.execute("SELECT max(pages) FROM units").fetchone()[0] or 0
+
+    def records(self, failed):
+        """The records of units that failed (1) or were read (0), as a list of JSON strings."""
+        return [record for (record,) in self.db.execute("SELECT record FROM units WHERE failed = ?", (failed,))]
+
+    def match(self, start, count):
+        """The records for a table of the source, as (places in the table, records), in the order of the table.
+
+        `start` is the number of the first of `count` rows, or the list of their ids. A row may have several records.
+        """
+        if isinstance(start, int):
+            self.db.execute("CREATE INDEX IF NOT EXISTS by_row ON units (row, page)")
+            query = "SELECT record FROM units WHERE row >= ? AND row < ? ORDER BY row, page"
+            records = [json.loads(record) for (record,) in self.db.execute(query, (start, start + count))]
+            return [record["row"] - start for record in records], records
+        query = "SELECT record FROM units WHERE id = ?"
+        found = [self.db.execute(query, (storable(unit_id),)).fetchone() for unit_id in start]
+        places = [place for place, record in enumerate(found) if record]
+        return places, [json.loads(found[place][0]) for place in places]
+
+
+class Results:
+    """Takes rows from one producer and hands them to one background writer.
+
+    `done` answers `id in done`, `done.pages(id)` and `len(done)` for what was there when the run started; `deaths`
+    maps the ids that were in flight when an engine died to how often. Subclasses say how to `load` and `save`.
+    """
+
+    def __init__(self, options, recipe, run, uri, limits):
+        self.options, self.recipe, self.run, self.limits = options, recipe, run, limits
+        self.storage = open_storage(uri)
+        self.done, self.deaths = Index(options.retry_errors), Counter()
+        self.info = to_json(inference_entry(options, run))
+        self._lock = self.storage.claim("run" if not options.shard else "shard-{}-{}".format(*options.shard))
+        names = self.storage.list()
+        self._check_identity(names)
+        for name in names:
+            if name.startswith(f"{self.folder}deaths-"):
+                self.deaths.update(json.loads(self._read(name)))
+        self.load(names)
+        self._failure, self._told, self._saved, self._closed, self._taken = None, False, 0, False, 0
+        self._rows = queue.Queue(maxsize=PART_ROWS)
+        self._writer = threading.Thread(target=self._write, name="results", daemon=True)
+        self._writer.start()
+
+    def put(self, row):
+        """Queues one result row (the dict of CLAUDE.md). Raises Stop if an earlier one could not be written."""
+        self._raise_failure()
+        self._taken += 1
+        self._rows.put(row)
+
+    def close(self):
+        """Writes what is queued and ends the writer; may be called again. Raises Stop once if writing failed."""
+        if not self._closed:
+            self._closed = True
+            self._rows.put(None)
+        self._writer.join()
+        self._lock.close()
+        if not self._told:
+            self._raise_failure()
+
+    def record_death(self, ids):
+        """Notes at once, durably, that an engine died while these units were in flight."""
+        try:
+            self.storage.write({f"{self.folder}deaths-{unique_stamp()}.json": json.dumps(list(ids)).encode()})
+        except Exception as error:
+            self._failure = error
+            self._raise_failure()
+        self.deaths.update(ids)
+
+    def _write(self):
+        rows, row, due = [], {}, 0.0
+        most, seconds = self.limits
+        while row is not None:
+            try:
+                row = self._rows.get(timeout=max(0.0, due - time.monotonic()) if rows else None)
+            except queue.Empty:
+                row = {}
+            if row:
+                due = due if rows else time.monotonic() + seconds
+                rows.append(row)
+            if rows and (row is None or len(rows) >= most or time.monotonic() >= due):
+                try:
+                    if not self._failure:  # after a failure the queue is only emptied, so that no put blocks
+                        self.save(rows)
+                        self._saved += len(rows)
+                except Exception as error:
+                    self._failure = error
+                rows = []
+
+    def _raise_failure(self):
+        if self._failure:
+            self._told = True
+            raise Stop(
+                f"The results cannot be written to {self.storage.where}: {first_line(self._failure)}. "
+                f"{len(self.done) + self._saved} units are safe there. When it can be written again, type the same "
+                "command: it goes on from them.",
+                code=1,
+            ) from self._failure
+
+    def _check_identity(self, names):
+        name = f"{self.folder}run.json"
+        keys = ("model", "revision", "task", "options", "source")
+        mine = json.loads(to_json({key: self.run.get(key) for key in keys}))
+        if name not in names and any(other.startswith(f"{self.folder}done-") for other in names):
+            raise Stop(f"{self.storage.where} holds results, but not of which run: {name} is gone. Name another place.")
+        if name not in names:
+            self.storage.write({name: json.dumps(mine, indent=1).encode()})
+        kept = json.loads(self._read(name))
+        if kept == mine:
+            return
+        kept, mine = ({**run, **(run.get("options") or {}), **run["source"]} for run in (kept, mine))
+        changed = (key for key in {**mine, **kept} if kept.get(key) != mine.get(key))
+        key = next(key for key in changed if key not in ("source", "options"))
+        raise Stop(
+            f"{self.storage.where} holds the results of another run: its {key} is {kept.get(key)!r}, now it is "
+            f"{mine.get(key)!r}. Go on with the old setting, {self.elsewhere}, or delete {self.storage.where}."
+        )
+
+    def _read(self, name):
+        with self.storage.open(name) as file:
+            return file.read()
+
+    def _read_all(self, rows_of, names):
+        with ThreadPoolExecutor(READERS) as pool:
+            for start in range(0, len(names), READERS):  # so many at a time that memory does not grow with the run
+                for rows in pool.map(rows_of, names[start : start + READERS]):
+                    yield from rows
+
+
+class Parts(Results):
+    """Results on the way to a Hub dataset: append-only parquet parts in a checkpoint, published at the end."""
+
+    folder, elsewhere = "", "name another place with --checkpoint"
+
+    def load(self, names, whole=False):
+        """Fills the index from the parts; `whole` with the results themselves, as publishing needs them."""
+        import pyarrow.parquet as pq
+
+        columns = None if whole else ["id", "row", "page", "pages", "error"]
+
+        def rows_of(name):
+            with self.storage.open(name) as file:
+                return pq.ParquetFile(file).read(columns, use_threads=False).to_pylist()
+
+        rows = self._read_all(rows_of, [name for name in names if name.startswith("part-")])
+        self.done.add(rows, json.dumps if whole else lambda row: None)
+
+    def save(self, rows):
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        types = {name: getattr(pa, kind)() for name, kind in FIELDS.items()} | {"flags": pa.list_(pa.string())}
+        rows = [{**row, "columns": to_json(row["columns"] or {}), "info": self.info} for row in rows]
+        rows = [{k: storable(v) if isinstance(v, str) else v for k, v in row.items()} for row in rows]
+        sink = pa.BufferOutputStream()
+        pq.write_table(pa.Table.from_pylist(rows, schema=pa.schema(types)), sink, compression="zstd")
+        self.storage.write({f"part-{unique_stamp()}.parquet": sink.getvalue().to_pybytes()})
+
+    def finish(self, source, run, summary):
+        """Publishes, removes the checkpoint unless it is to be kept, and returns a sentence that says where.
+
+        Raises Stop (code 1) where the Hub cannot be convinced: the results are safe and the same command finishes.
+        """
+        self.close()
+        if self.options.shard:
+            return "Shard {}/{} finished; run the same command without --shard to publish.".format(*self.options.shard)
+        names = self.storage.list()
+        try:
+            self.load(names, whole=True)
+            said = publish(self.options, self.recipe, source, run, self.done, summary, self.storage.scratch)
+        except Stop:
+            raise
+        except Exception as error:
+            raise Stop(
+                f"Publishing to {self.options.output} failed: {first_line(error)}. The results are safe in "
+                f"{self.storage.where}. Type the same command to finish: it does not read any page again.",
+                code=1,
+            ) from error
+        mine = [name for name in names if name == "run.json" or name.startswith(("part-", "deaths-"))]
+        self.storage.remove([] if self.options.keep_checkpoint else mine)
+        return said
+
+
+class Files(Results):
+    """Results as files, `NAME.json` first and `NAME.md` last, in a folder here or in a bucket.
+
+    `NAME.md` is the record of success; a page whose `.md` was deleted is read again. `_run/` holds the identity of the
+    run, which id is done under which name (done-*.jsonl), and the failures (errors-*.jsonl).
+    """
+
+    folder, elsewhere = "_run/", "name another OUTPUT"
+
+    def load(self, names):
+        texts = {name for name in names if name.endswith(".md")}
+
+        def rows_of(name):
+            return [json.loads(line) for line in self._read(name).splitlines()]
+
+        rows = self._read_all(rows_of, [name for name in names if name.startswith(("_run/done-", "_run/errors-"))])
+        self.done.add((row for row in rows if row["error"] is not None or f"{row['name']}.md" in texts), json.dumps)
+
+    def save(self, rows):
+        pages, texts, notes = {}, {}, []
+        for row in rows:
+            note = {key: row[key] for key in ("id", "name", "row", "page", "pages", "error")}
+            name, parts = row["name"], row["name"].split("/")
+            if note["error"] is None and ({"", ".", ".."} & set(parts) or parts[0] == "_run" or "\0" in name):
+                note["error"] = f"the name {name!r} does not lie inside the output folder"
+            if note["error"] is None and max(len(part.encode("utf-8", "replace")) for part in parts) > 250:
+                note["error"] = f"the name {name!r} is too long for a file"
+            if note["error"] is None:
+                page = {key: row[key] for key in row if key not in ("text", "error")}
+                page["blocks"] = json.loads(row["blocks"]) if row["blocks"] else None
+                page["inference_info"] = [json.loads(self.info)]
+                pages[f"{name}.json"] = storable(to_json(page)).encode()
+                texts[f"{name}.md"] = storable(row["text"] or "").encode()
+            notes.append(note)
+        self.storage.write(pages)
+        self.storage.write(texts)
+        self._note(
+            [json.dumps(note) for note in notes if note["error"] is None],
+            [json.dumps(note) for note in notes if note["error"] is not None],
+        )
+
+    def finish(self, source, run, summary):
+        """Writes `_run/summary.json`, tidies `_run/`, and returns a sentence that says where the pages are."""
+        self.close()
+        if self.options.shard:
+            return "Shard {}/{} finished; run the same command without --shard for the rest.".format(
+                *self.options.shard
+            )
+        names, handled = self.storage.list(), len(self.done) + self._taken
+        self.done = Index()
+        self.load(names)
+        if len(self.done) < handled:
+            raise Stop(
+                f"{handled} pages were read, and {len(self.done)} are in {self.storage.where}: others were removed "
+                "meanwhile. The same command reads them again.",
+                code=1,
+            )
+        read, failed = self.done.records(failed=0), self.done.records(failed=1)
+        told = {"pages": len(read) + len(failed), "errors": len(failed), "run": run, "last_session": summary}
+        self.storage.write({"_run/summary.json": to_json(told).encode()})
+        self._note(read, failed)
+        self.storage.remove(name for name in names if name.startswith(("_run/done-", "_run/errors-")))
+        said = f"Pages in {self.storage.where}: {len(read)}."
+        if failed:
+            notes = [json.loads(note) for note in failed[:3]]
+            reasons = "".join(f"\n  {note['id']}: {note['error']}" for note in notes)
+            said += f" Not read: {len(failed)}, each with its reason in _run/errors-*.jsonl:{reasons}"
+        return said
+
+    def _note(self, read, failed):
+        for kind, notes in (("done", read), ("errors", failed)):
+            if notes:
+                self.storage.write({f"_run/{kind}-{unique_stamp()}.jsonl": "".join(f"{n}\n" for n in notes).encode()})
+
+
+# <<< kit/results.py
+
+# >>> kit/workers.py
+# Crash-isolated worker processes: work in parallel, results in completion order, a dead worker costs one batch.
+
+
+def worker_loop(pipe, setup, work):
+    """A worker's life: `state = setup()`, then `work(state, items)` for each list of items that comes in.
+
+    A thread empties the pipe, so that the parent never blocks while this side is sending. The parent's death ends it.
+    """
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    inbox = queue.SimpleQueue()
+
+    def receive():
+        try:
+            while True:
+                inbox.put(pipe.recv())
+        except (EOFError, OSError):
+            os._exit(0)
+
+    try:
+        state = setup()
+    except BaseException as problem:
+        pipe.send(("failed", problem if isinstance(problem, Stop) else sentence(problem)))
+        return
+    pipe.send(("ready", None))
+    threading.Thread(target=receive, daemon=True).start()
+    while True:
+        items = inbox.get()
+        try:
+            results = work(state, items)
+        except Exception as problem:
+            results = [PageError(sentence(problem))] * len(items)
+        pipe.send(("done", results))
+
+
+class Worker:
+    """The parent's side of one worker process: its pipe, and the batches it holds, the first being worked on."""
+
+    def __init__(self, setup, work):
+        # spawn: forking a process that has threads or a GPU context is undefined
+        context = multiprocessing.get_context("spawn")
+        self.pipe, other = context.Pipe()
+        self.process = context.Process(target=worker_loop, args=(other, setup, work), daemon=True)
+        self.process.start()
+        other.close()
+        self.ready, self.held, self.since = False, deque(), time.monotonic()
+
+    def give(self, batch):
+        if not self.held:
+            self.since = time.monotonic()
+        self.held.append(batch)
+        with contextlib.suppress(OSError):  # it died idle; its pipe says so to the next wait
+            self.pipe.send(batch)
+
+    def end(self):
+        self.pipe.close()
+        self.process.kill()
+        self.process.join(5)
+
+
+def in_workers(items, setup, work, count, stop, batch=1, timeout=600):
+    """Yields (item, result) in completion order; a result is what `work(setup(), [item, ...])` gave, or an exception.
+
+    At most two batches a worker are in flight, so memory does not grow with the number of items. When a worker dies
+    or is silent for `timeout` seconds, the batch it was working on runs again item by item; an item that takes a
+    worker down twice gets a PageError. Raises Stop if `setup` fails. A set `stop` ends admission and abandons the rest.
+    """
+    waiting, suspects, workers, drained = deque(), {}, [], False
+    source = Ahead(items, count * batch)
+    try:
+        while not stop.is_set():
+            while not drained and len(waiting) < count * batch:
+                try:
+                    item = source.get(block=False)
+                except StopIteration:
+                    drained = True
+                    break
+                if item is None:
+                    break
+                waiting.append(item)
+            if not waiting and drained and not any(worker.held for worker in workers):
+                return
+            idle = sum(not worker.held for worker in workers)
+            if len(workers) < count and idle * batch < len(waiting):
+                workers.append(Worker(setup, work))
+            for worker in sorted(workers, key=lambda worker: len(worker.held)):
+                if waiting and worker.ready and len(worker.held) < 2:
+                    size = 1 if waiting[0].id in suspects else batch
+                    worker.give([waiting.popleft() for _ in range(min(size, len(waiting)))])
+                    break
+            hungry = any(worker.ready and len(worker.held) < 2 for worker in workers)
+            pause = 0 if hungry and waiting else 0.02 if not drained else 0.5
+            for pipe in wait([worker.pipe for worker in workers], pause):
+                worker = next(worker for worker in workers if worker.pipe is pipe)
+                try:
+                    kind, value = pipe.recv()
+                except (EOFError, OSError):
+                    yield from worker_died(worker, workers, waiting, suspects)
+                    continue
+                if kind == "failed":
+                    raise value if isinstance(value, Stop) else Stop(f"The model could not be loaded: {value}", code=1)
+                worker.since = time.monotonic()
+                if kind == "ready":
+                    worker.ready = True
+                else:
+                    yield from zip(worker.held.popleft(), value, strict=True)
+            for worker in [w for w in workers if w.held and w.ready and time.monotonic() - w.since > timeout]:
+                worker.process.kill()
+    finally:
+        source.close()
+        for worker in workers:
+            worker.end()
+
+
+def worker_died(worker, workers, waiting, suspects):
+    """Puts a dead worker's batches back in front of the queue; yields the item that has now taken down two."""
+    worker.process.join(5)
+    workers.remove(worker)
+    code = worker.process.exitcode
+    how = f"was killed by signal {-code}" if (code or 0) < 0 else f"ended with exit code {code}"
+    worker.pipe.close()
+    if not worker.ready:
+        raise Stop(f"A worker process {how} while it was starting; run again with --verbose to see why.", code=1)
+    guilty = worker.held.popleft() if worker.held else []
+    waiting.extendleft(item for batch in reversed(worker.held) for item in reversed(batch))
+    for item in reversed(guilty):
+        if len(guilty) == 1 and item.id in suspects:
+            yield item, PageError(f"the worker process {how} twice while reading this page")
+        else:
+            suspects[item.id] = True
+            waiting.appendleft(item)
+
+
+def open_unit(item, bounds, dpi):
+    """Decodes an Item: (Unit, SHA-256 of the encoded source bytes or None). Raises PageError."""
+    if item.error:
+        raise PageError(item.error)
+    pages, sha256 = [], None
+    for data, frame in item.parts:
+        if item.pages == 1 and len(item.parts) == 1:
+            data = source_bytes(data)
+            sha256 = sha256_of(data)
+        pages.append(open_page(data, frame, dpi=dpi, bounds=bounds))
+    return Unit(item.id, pages, item.text), sha256
+
+
+def opened_items(bounds_dpi, items):
+    """`work` of the decoding workers: (Unit, sha256) or the PageError of each item."""
+    results = []
+    for item in items:
+        try:
+            results.append(open_unit(item, *bounds_dpi))
+        except Exception as problem:
+            results.append(problem if isinstance(problem, PageError) else PageError(sentence(problem)))
+    return results
+
+
+class Ahead:
+    """An iterator read in a thread, `size` values ahead of the loop that takes them with `get`."""
+
+    def __init__(self, values, size):
+        self.queue, self.ended = queue.Queue(size), threading.Event()
+        self.thread = threading.Thread(target=self.fill, args=(values,), daemon=True)
+        self.thread.start()
+
+    def fill(self, values):
+        last = StopIteration()
+        try:
+            for value in values:
+                if not self.put(value):
+                    break
+        except BaseException as problem:
+            last = problem
+        finally:
+            getattr(values, "close", int)()
+            self.put(last)
+
+    def put(self, value):
+        while not self.ended.is_set():
+            try:
+                self.queue.put(value, timeout=0.2)
+                return True
+            except queue.Full:
+                pass
+        return False
+
+    def get(self, block=True):
+        """The next value, or None where none is ready and `block` is false. Raises StopIteration at the end."""
+        try:
+            value = self.queue.get(block)
+        except queue.Empty:
+            return None
+        if isinstance(value, BaseException):
+            self.queue.put(value)
+            raise value
+        return value
+
+    def close(self):
+        self.ended.set()
+        self.thread.join(10)
+
+
+def decoded(items, options, recipe, stop):
+    """Yields (item, outcome) in completion order: (Unit, sha256), or the exception that decoding ended with.
+
+    Decoding runs in worker processes, so that a decoder that crashes cannot take an engine with it and the engine's
+    process keeps its interpreter to itself.
+    """
+    setup = functools.partial(fixed, (image_bounds(options, recipe), options.dpi))
+    return in_workers(items, setup, opened_items, worker_count(recipe), stop)
+
+
+def fixed(value):
+    """`setup` of a worker whose state is known beforehand; a partial of it can be pickled, a lambda cannot."""
+    return value
+
+
+def worker_count(recipe):
+    """Cores this process may use, fewer where memory would not hold `worker_memory` bytes for each."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 1 << 33
+    return max(1, min(cores, int(memory * 0.7 / recipe.get("worker_memory", 1 << 30))))
+
+
+def error_of(item, outcome):
+    """The row of an item that could not be decoded, or None if it could."""
+    return failed_row(item, outcome) if isinstance(outcome, BaseException) else None
+
+
+# <<< kit/workers.py
+
+# >>> kit/run.py
+# The run: items to rows through an engine that may die, counted, shown and stopped in good order.
+
+
+FIRST_ANSWERS = 32  # if these all fail, something is wrong with the setup and not with the pages
+SUSPECTS_AT_ONCE = 16
+LAST_CALL = 8  # seconds from SIGTERM to a hard exit: Jobs send SIGKILL after ten
+
+
+class EngineDied(Exception):
+    """The engine's process or server is gone; the units in flight are suspects."""
+
+
+class Feed:
+    """Decoded units for an engine. Those that were in flight when it died come last, few at a time, then alone.
+
+    `get(block)` gives the next (item, outcome), None if none is ready, and raises StopIteration at the end; an engine
+    blocks only with nothing in flight. The outcome is (Unit, sha256) or the exception that decoding ended with.
+    `limit` is the most units the engine may have in flight now (None: its own window). A unit that dies alone, or for
+    the third time over all runs, is an error.
+    """
+
+    def __init__(self, items, decode, deaths, size):
+        self.decode, self.deaths, self.size = decode, dict(deaths), size
+        self.suspects, self.given_up, self.flying, self.limit = [], [], {}, None
+        self.ahead = Ahead(decode(self.unsuspected(items)), size)
+
+    def unsuspected(self, items):
+        for item in items:
+            if item.id in self.deaths:
+                (self.suspects if self.deaths[item.id] < 3 else self.given_up).append(item)
+            else:
+                yield item
+
+    def get(self, block=True):
+        while True:
+            if self.given_up:
+                item = self.given_up.pop()
+                return item, PageError("the engine died each time while this page was being read")
+            try:
+                pair = self.ahead.get(block)
+            except StopIteration:
+                if not (self.suspects or self.given_up):
+                    raise
+                if self.flying:  # the next group is smaller and must not share the engine with this one
+                    return None
+                level = min((self.deaths[item.id] for item in self.suspects), default=0)
+                group = [item for item in self.suspects if self.deaths[item.id] == level]
+                self.suspects = [item for item in self.suspects if self.deaths[item.id] != level]
+                self.limit = SUSPECTS_AT_ONCE if level == 1 else 1
+                self.ahead = Ahead(self.decode(group), self.size)
+                continue
+            if pair is not None:
+                self.flying[pair[0].id] = pair[0]
+            return pair
+
+    def landed(self, row):
+        self.flying.pop(row["id"], None)
+
+    def crashed(self):
+        """Turns the units in flight into suspects; returns their ids."""
+        for item in self.flying.values():
+            self.deaths[item.id] = self.deaths.get(item.id, 0) + 1
+            alone = len(self.flying) == 1
+            (self.given_up if alone or self.deaths[item.id] > 2 else self.suspects).append(item)
+        ids = list(self.flying)
+        self.flying.clear()
+        return ids
+
+
+def engine_rows(engine, items, steps, options, recipe, stop, results):
+    """Yields the rows of a served model. A dead engine is rebuilt up to 3 times, once more per 1,000 finished units.
+
+    Raises Stop(1) when it keeps dying; what is finished stays finished.
+    """
+    feed = Feed(items, lambda group: decoded(group, options, recipe, stop), results.deaths, size=32)
+
+    def talk(item, outcome):
+        if isinstance(outcome, BaseException):
+            return only(failed_row(item, outcome))
+        return converse(item, *outcome, options, recipe, steps)
+
+    finished = rebuilds = 0
+    try:
+        while True:
+            try:
+                for row in engine(feed, talk, options, recipe, stop):
+                    feed.landed(row)
+                    finished += 1
+                    yield row
+                return
+            except EngineDied as death:
+                ids = feed.crashed()
+                results.record_death(ids)
+                rebuilds += 1
+                if rebuilds > 3 + finished // 1000:
+                    raise Stop(
+                        f"The engine died {rebuilds} times ({death}). Finished pages are safe; "
+                        "the same command resumes.",
+                        code=1,
+                    ) from death
+                say(f"The engine died with {len(ids)} units in flight ({death}); starting it again.")
+    finally:
+        feed.ahead.close()
+
+
+def only(row):
+    """A conversation that is over before it began."""
+    return row
+    yield
+
+
+class Tally:
+    """Counts of this run. `ready` is when the first answer came: everything before it is start-up."""
+
+    def __init__(self, total, skipped, by_page=True):
+        self.total, self.skipped, self.started, self.ready = total, skipped, time.monotonic(), None
+        self.by_page = by_page
+        self.pages = self.errors = self.asked = self.useless = self.prompt_tokens = self.completion_tokens = 0
+        self.retried = 0
+        self.flags, self.shown = Counter(), 0.0
+
+    def add(self, row):
+        self.ready = self.ready or time.monotonic() - (row["seconds"] or 0)
+        self.pages += 1
+        if self.total and self.by_page and row["page"] == 1:  # the source counts rows and files
+            self.total += row["pages"] - 1
+        self.errors += row["error"] is not None
+        self.asked += row["attempts"] > 0
+        self.retried += row["attempts"] > 1
+        self.useless += row["attempts"] > 0 and (row["error"] is not None or "degenerate" in row["flags"])
+        self.flags.update(row["flags"])
+        self.prompt_tokens += row["prompt_tokens"]
+        self.completion_tokens += row["completion_tokens"]
+
+    @property
+    def seconds(self):
+        return time.monotonic() - self.ready if self.ready else 0.0
+
+    def line(self):
+        """One line for the human: pages done, pages/s, tokens/s, errors, flags, time left."""
+        rate = self.pages / self.seconds if self.seconds else 0.0
+        done = f"{self.pages + self.skipped:,}" + (f" of {self.total:,}" if self.total else "") + " pages"
+        parts = [done, f"{rate:.2f} pages/s"]
+        if self.completion_tokens and self.seconds:
+            parts.append(f"{self.completion_tokens / self.seconds:,.0f} tokens/s")
+        parts += [f"{self.errors} errors"] + [f"{count} {flag}" for flag, count in self.flags.most_common()]
+        if rate and self.total and self.total > self.pages + self.skipped:
+            left = (self.total - self.pages - self.skipped) / rate
+            parts.append(f"{int(left // 3600)}:{int(left % 3600 // 60):02d}:{int(left % 60):02d} left")
+        return ", ".join(parts)
+
+    def show(self, last=False):
+        """The line in place on a terminal, every 30 s in a log."""
+        terminal, now = sys.stderr.isatty(), time.monotonic()
+        if last or now - self.shown > (0.5 if terminal else 30):
+            self.shown = now
+            width = shutil.get_terminal_size().columns - 1
+            text = f"\r{self.line()[:width]:<{width}}" + ("\n" if last else "") if terminal else self.line() + "\n"
+            sys.stderr.write(text)
+            sys.stderr.flush()
+
+
+def read_all(rows, results, tally, stop):
+    """Puts every row into the results. Raises Stop(1) if the first answers are all useless; closes the results."""
+    try:
+        for row in rows:
+            results.put(row)
+            tally.add(row)
+            tally.show()
+            if tally.asked == tally.useless == FIRST_ANSWERS and not stop.is_set():
+                raise Stop(
+                    f"The first {FIRST_ANSWERS} answers are all errors or degenerate text, so something is wrong with "
+                    f"the setup, not the pages. The last one: {row['error'] or row['text'][:80]!r}. "
+                    "Run one page with --max-samples 1 --verbose; --retry-errors asks the failed pages again.",
+                    code=1,
+                )
+    finally:
+        rows.close()
+        results.close()
+        tally.show(last=True)
+
+
+def stop_on_signals(results):
+    """The event that SIGTERM and SIGINT set. If the run is not over in time, finished pages are saved and it ends."""
+    stop = threading.Event()
+
+    def last_call():
+        say("Still busy; saving what is finished and leaving. The same command resumes.")
+        try:
+            results.close()
+        finally:
+            os._exit(1)
+
+    def handler(number, frame):
+        if not stop.is_set():
+            stop.set()
+            say("Stopping: finished pages are being saved. The same command resumes.")
+            timer = threading.Timer(LAST_CALL, last_call)
+            timer.daemon = True
+            timer.start()
+
+    signal.signal(signal.SIGTERM, handler)
+    signal.signal(signal.SIGINT, handler)
+    return stop
+
+
+def peak_memory():
+    """Peak resident bytes of this process and of its largest child."""
+    import resource
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return [unit * resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+
+
+def report(tally, options, recipe, exit_code, **more):
+    """The short table for the human and the JSON line for the machine, last on stdout."""
+    own, child = peak_memory()
+    startup = (tally.ready - tally.started) if tally.ready else time.monotonic() - tally.started
+    summary = {
+        "recipe": recipe["name"], "model": options.model, "task": options.task, "engine": options.engine,
+        "input": options.input, "output": options.output,
+        "pages": tally.pages, "skipped": tally.skipped, "errors": tally.errors, "flags": dict(tally.flags),
+        "retried": tally.retried,
+        "startup_seconds": round(startup, 1), "seconds": round(tally.seconds, 1),
+        "pages_per_second": round(tally.pages / tally.seconds, 3) if tally.seconds else None,
+        "prompt_tokens": tally.prompt_tokens, "completion_tokens": tally.completion_tokens,
+        "peak_memory_mb": round(own / 1e6), "peak_worker_memory_mb": round(child / 1e6),
+        **more, "exit_code": exit_code,
+    }  # fmt: skip
+    if options.price_per_hour and tally.pages:
+        hours = (startup + tally.seconds) / 3600
+        summary["cost_per_1000_pages"] = round(options.price_per_hour * hours / tally.pages * 1000, 4)
+    for key in ("pages", "skipped", "errors", "flags", "pages_per_second", "startup_seconds", "peak_memory_mb"):
+        say(f"  {key:<18} {summary[key]}")
+    try:
+        print(json.dumps(summary), flush=True)
+    except OSError:  # nobody reads stdout any more; the run is done all the same
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return exit_code
+
+
+# <<< kit/run.py
+
+# >>> kit/rows.py
+# Rows of one split on the Hub: of parquet files just the row groups and columns needed, others streamed.
+
+
+BATCH_ROWS = 16  # pages are about 1 MB each
+
+
+class ParquetRows:
+    """Rows of parquet files on the Hub, of which only the row groups and columns needed are fetched."""
+
+    def __init__(self, builder, uris, split):
+        from datasets import Features
+        from huggingface_hub import HfFileSystem
+
+        self.files, self.uris = HfFileSystem(), uris
+        with ThreadPoolExecutor(16) as pool:
+            footers = list(pool.map(lambda uri: persist(lambda: self.footer(uri)), uris))
+        self.group_rows = [rows for rows, _ in footers]
+        self.features = builder.info.features or Features.from_arrow_schema(footers[0][1])
+        self.total = sum(map(sum, self.group_rows))
+
+    def footer(self, uri):
+        import pyarrow.parquet as pq
+
+        with self.open(uri) as file:
+            footer = pq.read_metadata(file)
+        return [
+            footer.row_group(group).num_rows for group in range(footer.num_row_groups)
+        ], footer.schema.to_arrow_schema()
+
+    def open(self, uri):
+        return self.files.open(uri, cache_type="none")  # pyarrow asks for just the ranges that it needs
+
+    def batches(self, columns, wanted, stop=None):
+        """Yields (row numbers, table of these rows) of the rows for which `wanted(row)`."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        row = 0
+        for uri, counts in zip(self.uris, self.group_rows, strict=True):
+            groups = []
+            for group, count in enumerate(counts):
+                if any(map(wanted, range(row, row + count))):
+                    groups.append((group, row))
+                row += count
+            if not groups:
+                continue
+            with self.open(uri) as file:
+                parquet = pq.ParquetFile(file, pre_buffer=False, buffer_size=1 << 23)  # else a row group is in memory
+                for group, start in groups:
+                    for batch in parquet.iter_batches(BATCH_ROWS, row_groups=[group], columns=columns):
+                        rows = [number for number in range(start, start + batch.num_rows) if wanted(number)]
+                        table = pa.Table.from_batches([batch]).select(columns)
+                        if rows:
+                            yield rows, table if len(rows) == len(table) else table.take([r - start for r in rows])
+                        start += batch.num_rows
+
+
+class StreamedRows:
+    """Rows of any other format that `datasets` streams, undecoded, so that skipping an image by path costs nothing."""
+
+    def __init__(self, builder, uris, split):
+        self.dataset = builder.as_streaming_dataset(split=split)
+        self.features = self.dataset.features
+        self.dataset = self.dataset.decode(False)
+        self.total = builder.info.splits[split].num_examples if builder.info.splits else None
+
+    def count(self):
+        return sum(1 for _ in self.dataset)
+
+    def batches(self, columns, wanted, stop=None):
+        """Yields (row numbers, table of these rows) of the rows for which `wanted(row)`."""
+        from datasets import Dataset
+
+        dataset = self.dataset.select_columns(columns)
+        rows = ((row, cells) for row, cells in enumerate(islice(dataset, stop)) if wanted(row))
+        while batch := list(islice(rows, BATCH_ROWS)):
+            numbers, cells = zip(*batch, strict=True)
+            yield list(numbers), Dataset.from_list(list(cells), features=dataset.features).data.table
+
+
+# <<< kit/rows.py
+
+# >>> kit/dataset.py
+# Source: one split of a dataset on the Hub, at the revision that it has when the run starts.
+
+
+class DatasetSource:
+    """One split of a dataset on the Hub, at the revision that it has when the run starts."""
+
+    def __init__(self, options, recipe, name):
+        self.options, self.name, self.split = options, name, options.split
+        self.per_unit = recipe.get("pages_per_unit", 1)
+        self.is_text = bool(options.text_column) or recipe.get("input") == "text"
+        self.sha, builder = find_dataset(options, name)
+        splits = {str(split): [str(uri) for uri in uris] for split, uris in builder.config.data_files.items()}
+        if self.split not in splits:
+            raise Stop(f"{name} has no split {self.split!r}. Choose one with --split: {', '.join(splits)}.")
+        is_parquet = all(uri.endswith(".parquet") for uri in splits[self.split])
+        self.rows = (ParquetRows if is_parquet else StreamedRows)(builder, splits[self.split], self.split)
+        self.features, self.columns = self.rows.features, list(self.rows.features)
+        self.column = (options.text_column or "text") if self.is_text else options.image_column
+        self.check_column()
+        self.ids = self.read_ids() if options.id_column else None
+        rows = self.rows.total = len(self.ids) if self.ids else self.rows.total
+        if rows is None and options.max_samples and options.shuffle:
+            say(f"Counting the rows of {name}, to draw {options.max_samples} of them.")
+            rows = self.rows.total = self.rows.count()
+        self.chosen = chosen_rows(options, rows)
+        known = self.chosen if rows is None else range(rows)
+        self.total = None if known is None else sum(map(self.is_selected, known))
+        self.identity = {
+            "kind": "hub", "uri": name, "revision": self.sha, "config": builder.config.name, "split": self.split,
+            "column": self.column, "id_column": options.id_column,
+        }  # fmt: skip
+        count = "rows not counted" if rows is None else f"{self.total:,} of {rows:,} rows"
+        self.describe = (
+            f"dataset {name} at {self.sha[:7]}, config {builder.config.name}, split {self.split}, "
+            f"column {self.column}, {count}"
+        )
+
+    def check_column(self):
+        from pyarrow.types import is_struct
+
+        flag = "--text-column" if self.is_text else "--image-column"
+        images = [name for name, feature in self.features.items() if re.search(r"\b(Image|Pdf)\(", repr(feature))]
+        hint = f"Choose one with {flag}" + (f" {images[0]}." if images and not self.is_text else ".")
+        for column in filter(None, (self.column, self.options.id_column)):
+            if column not in self.columns:
+                raise Stop(f"{self.name} has no column {column!r}. It has {', '.join(self.columns)}. {hint}")
+        kind = found = self.features.arrow_schema.field(self.column).type
+        if not self.is_text and hasattr(kind, "value_type"):  # a list of pages
+            kind = kind.value_type
+        fields = {field.name for field in kind} if is_struct(kind) else set()
+        fits = ("string", "large_string") if self.is_text else ("string", "large_string", "binary", "large_binary")
+        if str(kind) not in fits and (self.is_text or not fields & {"bytes", "path"}):
+            raise Stop(f"Column {self.column} of {self.name} holds {found}, not {flag[2:-7]}s. {hint}")
+
+    def read_ids(self):
+        """The ids of all rows, as one Arrow array. Raises Stop for nulls and duplicates."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        column = self.options.id_column
+        tables = [table for _, table in steady(lambda row: self.rows.batches([column], lambda other: other >= row))]
+        ids = pa.concat_tables(tables).column(column).cast(pa.string()).combine_chunks()
+        if ids.null_count:
+            raise Stop(f"--id-column {column}: {ids.null_count} of {len(ids)} rows have none. Every row needs an id.")
+        counts = pc.value_counts(ids)
+        if len(counts) < len(ids):
+            twice = counts.filter(pc.greater(counts.field("counts"), 1))[0].as_py()
+            raise Stop(f"--id-column {column}: {twice['values']!r} occurs {twice['counts']} times. Ids must be unique.")
+        # The further pages of row x are x/page_002 and so on: no row may have such an id beside x.
+        like_pages = ids.filter(pc.match_substring_regex(ids, r"./pages?_\d+(-\d+)?$"))
+        rows = pc.replace_substring_regex(like_pages, r"/pages?_\d+(-\d+)?$", "")
+        if both := like_pages.filter(pc.is_in(rows, ids)).slice(0, 1).to_pylist():
+            raise Stop(f"--id-column {column}: {both[0]!r} could also be a page of another row. Choose another column.")
+        return ids
+
+    def id_of(self, row):
+        return f"{self.split}-{row:09d}" if self.ids is None else self.ids[row].as_py()
+
+    def is_selected(self, row):
+        return (self.chosen is None or row in self.chosen) and in_shard(row // (self.per_unit or 1), self.options)
+
+    def is_done(self, row, done):
+        if is_finished(self.id_of(row), done, self.per_unit):
+            return True
+        n = self.per_unit or 1
+        start, total = row // n * n, self.rows.total or row + n
+        return n > 1 and f"{self.split}/pages_{start + 1:04d}-{min(start + n, total):04d}" in done
+
+    def place(self, item):
+        """The document of a page: the row where it has several pages, else the split."""
+        if self.per_unit and item.pages == 1 and not item.error:
+            return self.split, self.split, item.row + 1
+        id = self.id_of(item.row)
+        return id, safe_name(id), item.page
+
+    def items(self, done):
+        pages = self.pages(done)
+        if self.per_unit != 1 and not self.is_text:
+            pages = windows(pages, self.per_unit, self.place)
+        return (item for item in pages if item.id not in done)
+
+    def pages(self, done):
+        def is_left(row):
+            return self.is_selected(row) and not self.is_done(row, done)
+
+        batches = steady(
+            lambda start: self.rows.batches([self.column], lambda row: row >= start and is_left(row), self.stop)
+        )
+        for rows, table in batches:
+            for row, cell in zip(rows, table.column(0).to_pylist(), strict=True):
+                id = self.id_of(row)
+                item = Item(id=id, row=row, name=safe_name(id))
+                try:
+                    if cell is None or cell == []:
+                        raise PageError("the cell is empty (None)")
+                    if self.is_text:
+                        yield replace(item, text=cell)
+                    else:
+                        yield from pages_of(item, self.data_of(cell), is_file=False)
+                except PageError as error:
+                    yield replace(item, error=str(error))
+
+    @property
+    def stop(self):
+        """The row behind the last one of this run, where it is known."""
+        return None if self.chosen is None else max(self.chosen) + 1
+
+    def data_of(self, cell):
+        """What an image cell holds: bytes, an hf:// URI, or a list of these with None for empty ones. Raises PageError.
+
+        A path or address is only followed to the Hub: what a stranger's dataset names must not be read from this
+        machine and published.
+        """
+        if isinstance(cell, list):
+            return [None if is_empty(entry) else self.data_of(entry) for entry in cell]
+        if is_empty(cell):
+            raise PageError("the cell is empty (None)")
+        if isinstance(cell, dict):
+            cell = cell.get("path") if cell.get("bytes") is None else cell["bytes"]
+        if isinstance(cell, bytes) or cell.startswith("hf://"):
+            return cell
+        if re.fullmatch("zip://.*::hf://.*", cell):
+            return copy_of(cell)
+        from huggingface_hub.constants import ENDPOINT
+
+        if web := re.fullmatch(
+            rf"{re.escape(ENDPOINT)}/(datasets/[^/]+/[^/]+)/(?:resolve|blob|raw)/([^/]+)/([^?]+).*", cell
+        ):
+            return f"hf://{web[1]}@{web[2]}/{unquote(web[3])}"
+        if "://" in cell or cell.startswith("/"):
+            raise PageError(f"the cell names {cell}, which is not on the Hub")
+        return f"hf://datasets/{self.name}@{self.sha}/{cell}"
+
+    def tables(self, columns=None):
+        """Yields (first row, table) of the rows of `--max-samples`, in source order, images as encoded bytes."""
+        from datasets import Features
+        from datasets.table import table_cast
+
+        columns = columns or self.columns
+        features = Features({name: self.features[name] for name in columns})
+
+        def wanted(row):
+            return self.chosen is None or row in self.chosen
+
+        batches = steady(lambda start: self.rows.batches(columns, lambda row: row >= start and wanted(row), self.stop))
+        for rows, table in batches:
+            table = table_cast(self.embedded(table), features.arrow_schema)
+            for _, run in groupby(enumerate(rows), key=lambda pair: pair[1] - pair[0]):
+                [(offset, row), *rest] = run
+                yield row, table.slice(offset, 1 + len(rest))
+
+    def embedded(self, table):
+        """The table with the bytes of images that its cells only name, and null for those that cannot be read."""
+        import pyarrow as pa
+
+        for place, name in enumerate(table.column_names):
+            if repr(self.features[name]).startswith(("Image(", "Pdf(")) and pa.types.is_struct(table.field(name).type):
+                cells = [self.with_bytes(cell) for cell in table.column(name).to_pylist()]
+                table = table.set_column(place, name, pa.array(cells, self.features.arrow_schema.field(name).type))
+        return table
+
+    def with_bytes(self, cell):
+        if not cell or cell["bytes"] is not None or not cell["path"]:
+            return cell
+        try:
+            data = self.data_of(cell)
+            with open(data if isinstance(data, Spool) else copy_of(data), "rb") as file:
+                return {"bytes": file.read(), "path": os.path.basename(cell["path"])}
+        except PageError:
+            return None
+
+
+def is_empty(cell):
+    """Whether an image cell holds nothing; zero bytes are something, that cannot be decoded."""
+    return cell in (None, "", []) or (isinstance(cell, dict) and cell.get("bytes") is None and not cell.get("path"))
+
+
+def find_dataset(options, name):
+    """(commit SHA, dataset builder at that commit) of a dataset on the Hub. Raises Stop."""
+    from datasets import get_dataset_config_names, load_dataset_builder
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
+
+    try:
+        sha = persist(lambda: HfApi().dataset_info(name, revision=options.input_revision), FIRST_PATIENCE).sha
+    except RevisionNotFoundError as error:
+        raise Stop(f"{name} has no revision {options.input_revision!r}. Leave out --input-revision.") from error
+    except (RepositoryNotFoundError, HFValidationError) as error:
+        raise Stop(
+            f"No dataset {name} on the Hub, or no access to it, and no such path here. Check the name; for a private "
+            f"or gated one run `hf auth login` or set HF_TOKEN."
+        ) from error
+    except Exception as error:
+        raise Stop(
+            f"{name} is no path here, so it is taken for a dataset on the Hub, and the Hub cannot be asked: "
+            f"{first_line(error)}. For a local folder type ./{name}."
+        ) from error
+    try:
+        return sha, persist(lambda: load_dataset_builder(name, options.input_config, revision=sha))
+    except Exception as error:
+        if isinstance(error, ValueError):
+            configs = ", ".join(get_dataset_config_names(name, revision=sha))
+            raise Stop(f"{name}: choose one of its configs with --input-config: {configs}.") from error
+        raise Stop(
+            f"{name} cannot be loaded as a dataset: {first_line(error)}. Plain files in it are read with "
+            f"hf://datasets/{name}/**."
+        ) from error
+
+
+def steady(open_at):
+    """Yields the batches of `open_at(row)`, opened again behind the last row had where reading fails for a while."""
+    batches, row = None, 0
+
+    def step():
+        nonlocal batches
+        batches = batches or open_at(row)
+        try:
+            return next(batches, None)
+        except Exception:
+            batches = None
+            raise
+
+    while True:
+        try:
+            batch = persist(step)
+        except Exception as error:
+            raise Stop(f"The source cannot be read: {first_line(error)}. The same command resumes.", code=1) from error
+        if batch is None:
+            return
+        row = batch[0][-1] + 1
+        yield batch
+
+
+# <<< kit/dataset.py
+
+# >>> kit/files.py
+# Source: images, PDFs or text files in a folder, a glob, a bucket, or a dataset's repository.
+
+
+PAGE_SUFFIXES = MULTI_PAGE_SUFFIXES + tuple(
+    ".png .jpg .jpeg .jpe .jfif .bmp .webp .jp2 .j2k .jpx .heic .heif .avif .pbm .pgm .ppm .pnm".split()
+)
+TEXT_SUFFIXES = (".txt", ".md")
+
+
+class FileSource:
+    """Images and PDFs, or text files: one file, a folder, a glob, a bucket, or files of a dataset repository."""
+
+    def __init__(self, options, recipe, kind, uri):
+        self.options, self.is_local, self.columns = options, kind == "local", []
+        self.per_unit = recipe.get("pages_per_unit", 1)
+        self.is_text = bool(options.text_column) or recipe.get("input") == "text"
+        self.base, found, revision = local_files(uri) if self.is_local else hub_files(kind, uri, options)
+        suffixes = TEXT_SUFFIXES if self.is_text else PAGE_SUFFIXES
+        self.files = self.without_output(name for name in found if is_input(name, suffixes))
+        self.files.sort(key=lambda name: (os.path.dirname(name).split("/"), name))
+        if not self.files:
+            raise Stop(f"{uri}: no files to read. Looked for {' '.join(suffixes)}, not in hidden folders or _run/.")
+        self.starts = {}  # the first file of each folder, whose one-page files make one document
+        for row, file in enumerate(self.files):
+            self.starts.setdefault(os.path.dirname(file), row)
+        self.chosen = chosen_rows(options, len(self.files))
+        self.total = sum(1 for _ in self.selected())
+        self.identity = {"kind": kind, "uri": os.path.abspath(uri) if self.is_local else uri, "revision": revision}
+        kinds = {"local": "local files", "bucket": "bucket", "hub-files": "files of the dataset repository"}
+        self.describe = f"{kinds[kind]} {uri}, {self.total:,} of {len(self.files):,} files"
+
+    @property
+    def features(self):
+        from datasets import Features, Image, Value
+
+        content = {"text": Value("string")} if self.is_text else {"image": Image()}
+        return Features({"file_name": Value("string"), **content})
+
+    def without_output(self, found):
+        """The input files, less what lies in an output folder inside the input folder. Raises Stop for a clash."""
+        kind, out = where(self.options.output)
+        if kind == "hub":
+            return list(found)
+        out = os.path.abspath(out) if kind == "local" else out
+        if out == self.base and self.is_text:
+            raise Stop(f"{self.options.output} is the input folder, whose files would be overwritten. Name another.")
+        files, taken = [], {}
+        for file in found:
+            if out.startswith(f"{self.base}/") and f"{self.base}/{file}".startswith(f"{out}/"):
+                continue
+            files.append(file)
+            name = self.name_of(file)
+            if name in taken:
+                raise Stop(f"{taken[name]} and {file} would both become {name}.md. Add --keep-extension.")
+            taken[name] = file
+        documents = {self.name_of(file): file for file in files if file.lower().endswith(MULTI_PAGE_SUFFIXES)}
+        for name, file in taken.items():
+            parent, _, leaf = name.rpartition("/")
+            if parent in documents and re.match(r"pages?_\d", leaf):
+                raise Stop(f"{file} and a page of {documents[parent]} would both become {name}.md. Move one of them.")
+        return files
+
+    def name_of(self, file):
+        return file if self.options.keep_extension else os.path.splitext(file)[0]
+
+    def selected(self, all_shards=False):
+        for row, file in enumerate(self.files):
+            turn = row if self.per_unit == 1 else self.starts[os.path.dirname(file)]
+            if (self.chosen is None or row in self.chosen) and (all_shards or in_shard(turn, self.options)):
+                yield row, file
+
+    def pages(self, row, file):
+        """Yields the Items of one file, one per page."""
+        item, path = Item(id=file, row=row, name=self.name_of(file)), f"{self.base}/{file}"
+        if not self.is_text:
+            yield from pages_of(item, path, is_file=True)
+            return
+        try:
+            with open(path if self.is_local else copy_of(path), encoding="utf-8-sig") as text:
+                yield replace(item, text=text.read())
+        except (OSError, UnicodeDecodeError, PageError) as error:
+            yield replace(item, error=f"cannot read {path} as UTF-8 text: {first_line(error)}")
+
+    def place(self, item):
+        """The document of a page: its file, or for windows of one-page files their folder."""
+        file = self.files[item.row]
+        if item.error or item.id != file or not self.per_unit:
+            return file, self.name_of(file), item.page
+        folder = os.path.dirname(file)
+        return folder, folder, item.row - self.starts[folder] + 1
+
+    def items(self, done):
+        left = ((row, file) for row, file in self.selected() if not is_finished(file, done, self.per_unit))
+        return (item for item in self.units(left) if item.id not in done)
+
+    def units(self, files):
+        pages = (item for row, file in files for item in self.pages(row, file))
+        return pages if self.per_unit == 1 or self.is_text else windows(pages, self.per_unit, self.place)
+
+    def tables(self, columns=None):
+        """Yields (ids, table), a row per page or window: `file_name` is its id, `image` its first page (or `text`)."""
+        from datasets import Dataset, Features
+
+        features, units = self.features, self.units(self.selected(all_shards=True))
+        while batch := list(islice(units, BATCH_ROWS)):
+            rows = {"file_name": [unit.id for unit in batch]}
+            if self.is_text:
+                rows["text"] = [unit.text for unit in batch]
+            elif columns is None or "image" in columns:
+                rows["image"] = [self.image(unit) for unit in batch]
+            table = Dataset.from_dict(rows, features=Features({name: features[name] for name in rows})).data.table
+            yield rows["file_name"], table.select(columns or list(rows))
+
+    def image(self, unit):
+        """The encoded image of the first page: the file itself, or a JPEG where it has pages; None if unreadable."""
+        if unit.error:
+            return None
+        data, frame = unit.parts[0]
+        try:
+            if unit.pages == 1 and not data.lower().endswith(".pdf"):
+                with open(copy_of(data) if data.startswith("hf://") else data, "rb") as file:
+                    return {"bytes": file.read(), "path": os.path.basename(self.files[unit.row])}
+            jpeg = io.BytesIO()
+            open_page(data, frame, dpi=self.options.dpi).image.save(jpeg, "JPEG", quality=95)
+            return {"bytes": jpeg.getvalue(), "path": f"{safe_name(unit.name)}.jpg"}
+        except (OSError, PageError):
+            return None
+
+
+def is_input(name, suffixes):
+    parts = name.split("/")
+    return name.lower().endswith(suffixes) and "_run" not in parts and not any(part.startswith(".") for part in parts)
+
+
+def local_files(path):
+    """(folder, names relative to it, None) of one file, all files below a folder, or those that fit a glob."""
+    full = os.path.abspath(path)
+    if os.path.isfile(full):
+        return os.path.dirname(full), [os.path.basename(full)], None
+    if os.path.isdir(full):
+        found = (os.path.join(folder, name) for folder, _, names in os.walk(full) for name in names)
+        found = (path for path in found if os.path.isfile(path) or os.path.islink(path))  # a FIFO would never end
+        base = full
+    elif glob.has_magic(path):
+        base = os.path.dirname(re.split(r"[*?[]", full)[0])
+        found = filter(os.path.isfile, glob.iglob(full, recursive=True))
+    else:
+        raise Stop(f"{path}: no such file or folder here. A dataset on the Hub is typed ns/name.")
+    return base, [os.path.relpath(name, base).replace(os.sep, "/") for name in found], None
+
+
+def hub_files(kind, uri, options):
+    """(folder, names relative to it, revision) of files in a bucket or a dataset repository, the revision pinned."""
+    from huggingface_hub import HfFileSystem
+
+    files, sha = HfFileSystem(skip_instance_cache=True), None
+    try:
+        if kind == "hub-files":
+            spot = files.resolve_path(uri)
+            sha = files._api.dataset_info(spot.repo_id, revision=options.input_revision or spot.revision).sha
+            uri = f"hf://datasets/{spot.repo_id}@{sha}/{spot.path_in_repo}"
+        if glob.has_magic(uri) and not files.exists(uri):
+            base, found = os.path.dirname(re.split(r"[*?[]", uri)[0]), files.glob(uri, detail=True)
+        elif files.isfile(uri):
+            base, found = os.path.dirname(uri), {uri.removeprefix("hf://"): {"type": "file"}}
+        else:
+            base, found = uri, files.find(uri, detail=True)
+    except OSError as error:
+        raise Stop(f"{uri} cannot be listed: {first_line(error)}. Check the name, and `hf auth login`.") from error
+    names = [f"hf://{name}"[len(base) + 1 :] for name, info in found.items() if info["type"] == "file"]
+    return base, names, sha
+
+
+# <<< kit/files.py
+
+# >>> kit/source.py
+# What INPUT means, and the stream of `Item`s it becomes: stable ids, what is done skipped before it is fetched.
+
+
+def open_source(options, recipe):
+    """The source that `options.input` names. Raises Stop where it is missing, empty, or has no such column.
+
+    A source has `describe` (one line), `identity` (JSON-able, equal for the same source), `columns` (of the input),
+    `features` and `tables(columns)` (what is published), `total` (rows or files that this run goes through, None
+    where unknown) and `items(done)`, where `done` answers `id in done` and `done.pages(id)`.
+    """
+    kind, place = where(options.input)
+    return DatasetSource(options, recipe, place) if kind == "hub" else FileSource(options, recipe, kind, place)
+
+
+# <<< kit/source.py
+
+# >>> kit/cli.py
+# The command line of every recipe: options, what is checked before anything is paid, and the exit code.
+
+
+PACKAGES = "vllm sglang torch transformers saturate onnxruntime rapidocr datasets huggingface_hub pillow pypdfium2"
+
+
+def option_parser(recipe, add_options=None):
+    """The parser: INPUT OUTPUT, what to read, how to read it, where it goes; then the recipe's own options."""
+    parser = argparse.ArgumentParser(
+        prog=f"{recipe['name']}.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("input", metavar="INPUT", help="Hub dataset ns/name, hf:// URI, folder, glob, image or PDF")
+    add("output", metavar="OUTPUT", help="Hub dataset ns/name, hf://buckets/ns/name/prefix, or folder")
+    tasks = list(recipe.get("tasks") or {})
+    add("--task", "--mode", "--prompt-mode", "--task-mode", choices=tasks or None, default=recipe.get("task"),
+        help=f"what to do with a page (default {recipe.get('task')})")  # fmt: skip
+    add("--image-column", default="image", help="column with the page images (default image)")
+    add("--text-column", help="column with text to read instead of images")
+    add("--id-column", help="column with unique ids (default: split and row number)")
+    add("--output-column", default=recipe.get("output_column", "markdown"), help="text column (default %(default)s)")
+    add("--blocks-column", default=recipe.get("blocks_column"), help="blocks column (default %(default)s)")
+    add("--overwrite", action="store_true", help="replace output columns or an output config that exist already")
+    add("--split", default="train", help="split of the input dataset (default train)")
+    add("--input-config", help="config of the input dataset")
+    add("--input-revision", help="revision of the input dataset (default: the newest, then kept)")
+    add("--max-samples", type=positive, metavar="N", help="read only N rows or files")
+    add("--shuffle", action="store_true", help="draw the rows of --max-samples at random")
+    add("--seed", type=int, default=42, help="seed of --shuffle (default 42)")
+    add("--shard", type=shard_pair, metavar="I/N", help="read every Nth row from I, 0 <= I < N; publishes nothing")
+    add("--dpi", "--pdf-dpi", type=positive, default=recipe.get("dpi", 200),
+        help="resolution of PDF pages (default %(default)s)")  # fmt: skip
+    add("--keep-extension", action="store_true", help="name files x.png.md, for inputs that differ by suffix only")
+
+    engines = recipe.get("engines") or (["offline", "serve"] if recipe["engine"] == "vllm" else [recipe["engine"]])
+
+    def served(*flags, help, **how):
+        """An option that a recipe whose model only runs in worker processes takes, and does not list."""
+        add(*flags, help=argparse.SUPPRESS if engines == ["local"] else help, **how)
+
+    add("--engine", choices=engines, help=f"how the model runs ({', '.join(engines)}; default: the faster here)")
+    served("--endpoint", metavar="URL", help="OpenAI-compatible server that runs already, e.g. http://host:8000/v1")
+    add("--model", default=recipe["model"], help="model id or folder (default %(default)s)")
+    add("--revision", default=recipe.get("revision"), help="revision of the model (default %(default)s)")
+    served("--max-model-len", type=positive, default=recipe.get("max_model_len"), help="context (default %(default)s)")
+    served("--max-tokens", type=positive, help=f"longest answer (default {recipe.get('max_tokens')})")
+    share = (recipe.get("engine_args") or {}).get("gpu_memory_utilization")
+    served("--gpu-memory-utilization", type=float, default=share, help="share of GPU memory (default %(default)s)")
+    served("--window", "--batch-size", type=positive, help="pages in flight (default: from the engine and the memory)")
+    served("--retries", type=int, default=1, help="times a looping or broken answer is asked again (default 1)")
+    for key, value in (recipe.get("sampling") or {}).items():
+        by_task = recipe.get("task_sampling", {}).items()
+        default = ", ".join([str(value), *(f"{own[key]} for {task}" for task, own in by_task if key in own)])
+        add("--" + key.replace("_", "-"), type=type(value), help=f"{key} (default {default})")
+
+    add("--config", help="config of the output dataset")
+    add("--create-pr", action="store_true", help="publish as a pull request")
+    add("--private", action="store_true", help="create the output dataset private")
+    add("--columns", type=lambda text: [c for c in text.split(",") if c], help="input columns to keep, by commas")
+    add("--checkpoint", metavar="DIR", help="where finished pages are kept until they are published")
+    add("--keep-checkpoint", action=argparse.BooleanOptionalAction, default=recipe.get("keep_checkpoint", False),
+        help="leave the checkpoint in its place after publishing")  # fmt: skip
+    add("--retry-errors", action="store_true", help="ask again for pages that failed in an earlier run")
+    add("--max-error-rate", type=float, default=0.05, help="exit 3 if more pages fail, and 3 do (default 0.05)")
+    add("--price-per-hour", type=float, metavar="USD", help="price of the machine, for cost per 1,000 pages")
+    add("--dry-run", action="store_true", help="print the settings and one request; no network")
+    add("--check", action="store_true", help="check everything that can be checked before the run, then stop")
+    add("--verbose", action="store_true", help="show what the libraries log")
+    if add_options:
+        shared = {action.dest for action in parser._actions}
+        own = parser.add_argument_group(f"options of {recipe['name']}")
+        add_options(own)
+        names = [action.dest for action in own._group_actions]
+        parser.set_defaults(own_options=[name for name in names if name not in shared])  # without further names
+    return parser
+
+
+def positive(text):
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number above 0")
+    return value
+
+
+def shard_pair(text):
+    index, _, count = text.partition("/")
+    if not (index.isdecimal() and count.isdecimal() and int(index) < int(count)):
+        raise argparse.ArgumentTypeError(f"{text}: write I/N with 0 <= I < N, e.g. 0/4 to 3/4")
+    return int(index), int(count)
+
+
+def settle(options, recipe, engines):
+    """Fills in what depends on other options. Raises Stop(2) for options that contradict each other."""
+    options.max_tokens_given = options.max_tokens is not None
+    options.max_tokens = options.max_tokens or recipe.get("max_tokens")
+    for key, value in ((recipe.get("sampling") or {}) | recipe.get("task_sampling", {}).get(options.task, {})).items():
+        if getattr(options, key) is None:
+            setattr(options, key, value)
+    if options.endpoint:
+        options.engine = "serve"
+    options.engine = options.engine or next(iter(engines))
+    if options.engine not in engines:
+        raise Stop(f"--engine {options.engine}: {recipe['name']} runs with {', '.join(engines)}.")
+    if options.max_model_len and options.max_tokens and options.max_tokens >= options.max_model_len:
+        raise Stop(
+            f"--max-tokens {options.max_tokens} leaves no room for the page within --max-model-len "
+            f"{options.max_model_len}. Try --max-tokens {options.max_model_len // 2}."
+        )
+    if options.output_column == options.blocks_column:
+        raise Stop(f"--output-column and --blocks-column are both {options.output_column!r}; name two columns.")
+    if options.retries < 0 or not 0 <= options.max_error_rate <= 1:
+        raise Stop("--retries counts from 0, and --max-error-rate lies between 0 and 1.")
+    kind, path = where(options.output)
+    if kind == "local" and os.environ.get("JOB_ID") and not on_mount(path):
+        raise Stop(
+            f"OUTPUT {options.output} is a folder on the job's own disk, which is gone when the job ends. "
+            "Name a Hub dataset (ns/name), a bucket (hf://buckets/ns/name/prefix), or a folder on a mount (-v)."
+        )
+
+
+def on_mount(path):
+    """True if the path lies on a mounted volume rather than on the root file system."""
+    path = os.path.realpath(path)
+    while path != os.path.dirname(path):
+        if os.path.ismount(path):
+            return True
+        path = os.path.dirname(path)
+    return False
+
+
+def versions():
+    """Installed versions of the packages that a result depends on."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {}
+    for name in PACKAGES.split():
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            pass
+    return found
+
+
+def run_facts(options, recipe, source):
+    """What identifies a run (model, revision, task, the recipe's own options, source) and what else describes it."""
+    return {
+        "recipe": recipe["name"], "model": options.model, "revision": options.revision, "task": options.task,
+        "options": {name: getattr(options, name) for name in getattr(options, "own_options", ())},
+        "source": source.identity, "engine": options.engine, "versions": versions(),
+        "sampling": {key: getattr(options, key) for key in recipe.get("sampling") or {}},
+        "max_tokens": options.max_tokens, "max_model_len": options.max_model_len,
+        "timestamp": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    }  # fmt: skip
+
+
+def show_settings(options, recipe, steps):
+    """--dry-run: the settings, and for served models one request for a blank page, as JSON on stdout."""
+    settings = {name: value for name, value in vars(options).items() if name not in ("own_options", "max_tokens_given")}
+    print(json.dumps({"settings": settings}, indent=2, default=str))
+    if steps:
+        from PIL import Image
+
+        page = Page(Image.new("RGB", (1240, 1754), "white"), 1240, 1754)
+        unit = Unit("dry-run", [] if recipe.get("input") == "text" else [page], "Text of one cell.")
+        bodies = [complete(body, options, recipe, unit) for body in next(steps(unit, options))]
+        print(
+            json.dumps(
+                {"request": bodies[0]}, indent=2, ensure_ascii=False, default=lambda image: f"image of {image.size}"
+            )
+        )
+    return 0
+
+
+def main(recipe, engines, request=None, parse=None, steps=None, load=None, predict=None, add_options=None, check=None,
+         preflight=None):  # fmt: skip
+    """Runs a recipe; returns the exit code: 0 done, 1 stopped and resumable, 2 usage or preflight, 3 too many errors.
+
+    `engines` maps engine names to functions, the default first. `preflight(options, recipe)` is the engines' check,
+    `check(options)` the recipe's own; both raise Stop. `check` may return keys of RECIPE that these options change.
+    """
+    steps = steps or (one_step(request, parse) if request else None)
+    results = None
+    try:
+        options = option_parser(recipe, add_options).parse_args()
+        logging.basicConfig(level=logging.INFO if options.verbose else logging.ERROR, stream=sys.stderr)
+        settle(options, recipe, engines)
+        if options.dry_run:
+            return show_settings(options, recipe, steps)
+        if check:
+            recipe = {**recipe, **(check(options) or {})}
+        if preflight and options.engine != "local":
+            preflight(options, recipe)
+        source = open_source(options, recipe)
+        say(f"Reading {source.describe}; writing {' '.join(where(options.output))}.")
+        check_columns(options, recipe, source)
+        check_output(options, recipe, source)
+        run = run_facts(options, recipe, source)
+        if options.check:
+            say("Everything that can be checked beforehand is in order.")
+            return 0
+        results = open_results(options, recipe, source, run)
+        stop = stop_on_signals(results)
+        by_page = recipe.get("pages_per_unit", 1) == 1
+        total = source.total and source.total + (results.done.extra_pages() if by_page else 0)
+        tally = Tally(total, len(results.done), by_page)
+        engine, items = engines[options.engine], source.items(results.done)
+        if steps and options.engine != "local":
+            rows = engine_rows(engine, items, steps, options, recipe, stop, results)
+        else:
+            rows = engine(items, options, recipe, stop, load, predict)
+        read_all(rows, results, tally, stop)
+        if stop.is_set():
+            return report(tally, options, recipe, 1)
+        earlier = results.done.failed()
+        published = results.finish(source, run, vars_of(tally))
+        say(published)
+        errors = max(tally.errors + earlier, results.done.failed())  # the writer may have refused a page's name
+        failed = errors > max(2, options.max_error_rate * (tally.pages + tally.skipped))
+        return report(tally, options, recipe, 3 if failed else 0, earlier_errors=earlier, published=published)
+    except Stop as problem:
+        say(f"{'Error' if problem.code == 2 else 'Stopped'}: {problem}")
+        return problem.code
+    finally:
+        if results:
+            results.close()
+
+
+def vars_of(tally):
+    """The counts that go on the card."""
+    return {"pages": tally.pages, "errors": tally.errors, "flags": dict(tally.flags), "seconds": round(tally.seconds)}
+
+
+# <<< kit/cli.py
+
+# >>> kit/local.py
+# Engine `local`: `load` and `predict` in worker processes, for models that are not served.
+
+
+def local(items, options, recipe, stop, load, predict):
+    """Yields result rows in completion order.
+
+    On the CPU every worker decodes and predicts by itself, one worker a core (fewer where `worker_memory` bytes each
+    would not fit in memory), and the libraries inside get one thread each. With recipe["device"] "cuda", decoding
+    workers feed one predicting worker, in batches of `recipe["batch"]` pages.
+    """
+    os.environ.update({name: "1" for name in ("OMP_NUM_THREADS", "OMP_THREAD_LIMIT", "OPENBLAS_NUM_THREADS")})
+    reading = functools.partial(local_setup, load, options)
+    batch = recipe.get("batch", 1)
+    if recipe.get("device") == "cuda":
+        opened = (Opened(item, outcome) for item, outcome in decoded(items, options, recipe, stop))
+        work = functools.partial(predict_opened, predict)
+        pairs = in_workers(opened, reading, work, 1, stop, batch, recipe.get("timeout", 600))
+        pairs = ((pair.item, result) for pair, result in pairs)
+    else:
+        work = functools.partial(predict_items, predict, image_bounds(options, recipe))
+        say(f"Loading the model, in at most {worker_count(recipe)} processes.")
+        pairs = in_workers(items, reading, work, worker_count(recipe), stop, batch)
+    for item, result in pairs:
+        yield error_of(item, result) or local_row(item, *result)
+
+
+def local_setup(load, options):
+    return load(options), options
+
+
+class Opened:
+    """A decoded item on its way to the predicting worker; `outcome` as in `Ahead.get`."""
+
+    def __init__(self, item, outcome):
+        self.item, self.outcome, self.id = item, outcome, item.id
+
+
+def predict_items(predict, bounds, state, items):
+    """`work` of the CPU workers: decode, then predict."""
+    return predict_outcomes(predict, state, opened_items((bounds, state[1].dpi), items))
+
+
+def predict_opened(predict, state, opened):
+    """`work` of the GPU worker: the pages come decoded."""
+    return predict_outcomes(predict, state, [pair.outcome for pair in opened])
+
+
+def predict_outcomes(predict, state, outcomes):
+    """Predicts the pages of all decodable items together; (Parsed, partial, sha256, seconds) or an error each.
+
+    A batch that fails as a whole is predicted again item by item, so that one page cannot cost its neighbours.
+    """
+    model, options = state
+    good = [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
+    started = time.monotonic()
+    try:
+        parsed = predict([subject(unit) for unit, _ in good], model, options) if good else []
+    except Exception:
+        if len(good) < 2:
+            raise
+        return [predict_alone(predict, state, outcome) for outcome in outcomes]
+    seconds = (time.monotonic() - started) / max(len(good), 1)
+    results = iter(parsed)
+    return [
+        outcome
+        if isinstance(outcome, BaseException)
+        else (next(results), any(page.partial for page in outcome[0].pages), outcome[1], seconds)
+        for outcome in outcomes
+    ]
+
+
+def predict_alone(predict, state, outcome):
+    try:
+        return predict_outcomes(predict, state, [outcome])[0]
+    except Exception as problem:
+        return PageError(sentence(problem))
+
+
+def local_row(item, parsed, partial, sha256, seconds):
+    """The row of a predicted page, with the same test for loops and degenerate text as served models get."""
+    parsed.flags += [flag for flag in flags_of(parsed.markdown or "", "stop") if flag not in parsed.flags]
+    unit = Unit(item.id, [Page(None, 0, 0, partial=partial)])
+    return row_of(item, unit, sha256, parsed, [Answer(parsed.markdown or "")], 1, seconds)
+
+
+# <<< kit/local.py
+# <<< shared part
+
+
+if __name__ == "__main__":
+    sys.exit(main(RECIPE, engines={"local": local}, load=load, predict=predict, add_options=add_options, check=check))
