@@ -223,7 +223,7 @@ def widened(ci, clusters):
     from scipy.special import ndtri, stdtrit
 
     if clusters < 2:
-        return math.inf
+        return 1e9  # nothing can be said
     return math.sqrt(clusters / (clusters - 1)) * stdtrit(clusters - 1, 0.5 - ci / 2) / ndtri(0.5 - ci / 2)
 
 
