@@ -369,7 +369,8 @@ class Bench:
         """Measures one target: readiness, warm-up, every level of concurrency. Its part of the report grows."""
         part = {
             "label": target.label, "adapter": target.adapter,
-            "endpoint": redacted_url(target.url, self.options.keep_host), "where": host_class_of(target.url), "provider": target.words.get("provider"), "served_model": None,
+            "endpoint": redacted_url(target.url, self.options.keep_host), "where": host_class_of(target.url),
+            "provider": target.words.get("provider"), "served_model": None,
             "reported_model": None, "engine_version": None, "max_model_len": None, "recipe": None, "workflow": None,
             "settings": None, "status": "stopped", "error": None, "readiness": None, "runs": [], "levels": [],
             "quality": None,
