@@ -81,11 +81,10 @@ def top_of(boxes, band):
 
 
 def joined(spans, height):
-    """Spans `(x0, x1)` from left to right, united where the white between them is too narrow for a gutter."""
+    """Spans `(x0, x1)` from left to right, united where they overlap by more than detectors draw boxes too wide."""
     united = []
     for x0, x1 in sorted(spans):
-        # Half of a narrow gutter of one line height is lost to detectors that draw boxes too wide.
-        if united and x0 - united[-1][1] < 0.3 * height:
+        if united and x0 - united[-1][1] < -0.2 * height:
             united[-1] = (united[-1][0], max(united[-1][1], x1))
         else:
             united.append((x0, x1))
@@ -111,9 +110,11 @@ def columns_of(boxes, group, height):
 
     Only what stands beside each other for two lines or more is columns; others (a date, a page number) are joined.
     """
-    columns = []
-    for x0, x1 in joined([(boxes[i][0], boxes[i][2]) for i in group], height):
-        segment = [i for i in group if x0 <= boxes[i][0] <= x1]
+    columns, spans = [], joined([(boxes[i][0], boxes[i][2]) for i in group], height)
+    for (x0, _), (end, _) in zip(spans, [*spans[1:], (math.inf, 0)], strict=True):
+        segment = [i for i in group if x0 <= boxes[i][0] < end]
+        if not segment:  # two boxes without width
+            continue
         if columns and not side_by_side(boxes, columns[-1], segment):
             columns[-1] += segment
         else:

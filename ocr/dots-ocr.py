@@ -10,8 +10,8 @@
 #
 # [tool.hf-jobs]
 # # The tag that its successor dots.mocr was read with; the class of both is in vLLM since 0.11. Loosen to any later tag
-# # once pages were read on it. vllm, torch and transformers come from the image: its vLLM reads the checkpoint with the stock Qwen2-VL
-# # processor, as transformers 5 refuses the checkpoint's own.
+# # once pages were read on it. vllm, torch and transformers come from the image: its vLLM reads the checkpoint with
+# # the stock Qwen2-VL processor, as transformers 5 refuses the checkpoint's own.
 # image = "vllm/vllm-openai:v0.29.0"
 # flavor = "a10g-small"
 # python = "/usr/bin/python3"
@@ -93,7 +93,7 @@ RECIPE = {
     "max_model_len": 32768,  # 14400 tokens of image, 16384 of answer, the prompt; 24000 would cut off large pages
     "max_tokens": 16384,  # upstream parser, max_completion_tokens
     "image_tokens": 14400,  # worst case: max_pixels below, 28 x 28 each
-    # upstream prompts.py, of which the card of this model lists four; the newline at the end of layout-all belongs to it
+    # upstream prompts.py, of which the card lists four; the newline at the end of layout-all belongs to it
     "tasks": {
         "ocr": "Extract the text content from this image.",
         "layout-all": """Please output the layout information from the PDF image, including each layout element's bbox, its category, and the corresponding text content within the bbox.

@@ -255,12 +255,15 @@ LOOP_BYTES, LOOP_RATIO, LOOP_RATIO_TABLE = 2000, 10.0, 20.0
 
 
 def flags_of(text, finish_reason):
-    """Flags of one answer's text: "truncated", and "degenerate" or "looped". Nothing is ever trimmed."""
+    """Flags of one answer's text: "truncated", and "degenerate" or "looped". Nothing is ever trimmed.
+
+    The finish reason "repetition" is that of an engine which saw the loop itself (`repetition_detection`).
+    """
     flags = ["truncated"] if finish_reason == "length" else []
     words = text.split()
     if len(text.strip()) >= 20 and (len(set(text.strip())) == 1 or (len(words) >= 20 and len(set(words)) == 1)):
         return flags + ["degenerate"]
-    if loops_at_end(text) or loops_at_end(text[:-50]) or compresses_like_a_loop(text):
+    if finish_reason == "repetition" or loops_at_end(text) or loops_at_end(text[:-50]) or compresses_like_a_loop(text):
         return flags + ["looped"]
     return flags
 
@@ -425,6 +428,171 @@ def failed_row(item, problem):
 
 # <<< kit/answers.py
 
+# >>> kit/storage.py
+# Where results are kept, a folder here or in a bucket, and the patience that every write to the Hub needs.
+
+
+FIRST_WAIT, LONGEST_WAIT, PATIENCE = 2.0, 60.0, 600.0  # seconds
+FIRST_PATIENCE = 30.0  # before anything has been read
+
+
+def persist(call, patience=None):
+    """`call()`, again with growing waits while the Hub is busy: conflicts (409, 412), 408, 429, 5xx, lost connections.
+
+    A `Retry-After` is honoured. Needed because huggingface_hub 2.4 retries neither commits nor repository creation.
+    Raises the last error after `patience` (PATIENCE) seconds, any other error at once.
+    """
+    wait, end = FIRST_WAIT, time.monotonic() + (PATIENCE if patience is None else patience)
+    while True:
+        try:
+            return call()
+        except Exception as error:
+            asked = getattr(getattr(error, "response", None), "headers", {}).get("retry-after", "")
+            pause = max(float(asked) if asked.isdigit() else 0.0, wait * random.uniform(0.5, 1))
+            if not _is_passing(error) or time.monotonic() + pause > end:
+                raise
+            said = "The Hub answered" if hasattr(error, "response") else "The Hub cannot be reached"
+            say(f"{said}: {first_line(error)}. Trying again in {pause:.0f} s.")
+            time.sleep(pause)
+            wait = min(2 * wait, LONGEST_WAIT)
+
+
+def _is_passing(error):
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status is not None:
+        return status in (408, 409, 412, 425, 429) or status >= 500
+    transports = ("httpx", "httpx2", "httpcore", "requests", "urllib3")  # the client library differs by hub version
+    if isinstance(error, (ConnectionError, TimeoutError)) or type(error).__module__.split(".")[0] in transports:
+        return True
+    if isinstance(error, RuntimeError) and "xet" in str(error).lower():  # hf_xet's failures have no class of their own
+        return True
+    return error.__cause__ is not None and _is_passing(error.__cause__)
+
+
+def first_line(error):
+    """One line about an exception: its type and the first line of its message."""
+    return f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0]}"
+
+
+def unique_stamp():
+    """A name part that sorts by time and is unique across processes and machines."""
+    return f"{time.time_ns() // 1_000_000:013d}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def open_storage(uri):
+    """A `BucketFolder` for `hf://buckets/...`, else a `LocalFolder`. Raises Stop where the bucket cannot be made."""
+    return BucketFolder(uri) if uri.startswith("hf://buckets/") else LocalFolder(uri)
+
+
+class LocalFolder:
+    """Files under one folder. A file appears whole or not at all; what is half written lies under `.tmp`."""
+
+    def __init__(self, path):
+        self.where = str(path)
+        self.root = Path(path).expanduser()
+        self.scratch = self.root / ".tmp"
+
+    def claim(self, name):
+        """Takes a lock that ends with this process, or with `close` of what is returned. Raises Stop if it is taken."""
+        try:
+            import fcntl
+        except ImportError:  # Windows
+            return io.BytesIO()
+        self.scratch.mkdir(parents=True, exist_ok=True)
+        lock = open(self.scratch / f"{name}.lock", "wb")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
+            raise Stop(
+                f"Another run of this command is at work in {self.where}. Wait for it, or share the work by --shard "
+                "0/2 and --shard 1/2.",
+                code=1,
+            ) from None
+        except OSError:  # a mount without locks
+            pass
+        return lock
+
+    def list(self):
+        """The relative paths of all files, sorted."""
+        found, folders = [], [str(self.root)] if self.root.is_dir() else []
+        while folders:
+            for entry in os.scandir(folders.pop()):
+                if not entry.is_dir(follow_symlinks=False):
+                    found.append(os.path.relpath(entry.path, self.root).replace(os.sep, "/"))
+                elif entry.name != ".tmp":
+                    folders.append(entry.path)
+        return sorted(found)
+
+    def open(self, name):
+        """A binary file to read."""
+        return open(self.root / name, "rb")
+
+    def write(self, files):
+        """Writes each of `files`, a dict from relative path to bytes. Raises OSError."""
+        self.scratch.mkdir(parents=True, exist_ok=True)
+        for name, data in files.items():
+            part, target = self.scratch / unique_stamp(), self.root / name
+            part.write_bytes(data)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(part, target)
+
+    def remove(self, names):
+        """Removes files, what killed runs left half written, and then the folder if it is empty."""
+        for name in names:
+            (self.root / name).unlink(missing_ok=True)
+        shutil.rmtree(self.scratch, ignore_errors=True)
+        with contextlib.suppress(OSError):  # something else is kept there
+            self.root.rmdir()
+            if self.root.parent.name == ".ocr-runs":
+                self.root.parent.rmdir()
+
+
+class BucketFolder:
+    """The same methods over a folder of a bucket, made private where it is missing. All wait out a busy Hub."""
+
+    scratch = None
+
+    def __init__(self, uri):
+        from huggingface_hub import HfApi, HfFileSystem
+        from huggingface_hub.errors import HfHubHTTPError
+
+        owner, name, *path = uri.removeprefix("hf://buckets/").strip("/").split("/")
+        self.where, self.bucket, self.prefix = uri, f"{owner}/{name}", "".join(f"{part}/" for part in path)
+        self.api, self.files = HfApi(), HfFileSystem(skip_instance_cache=True)
+        try:
+            persist(lambda: self.api.create_bucket(self.bucket, private=True, exist_ok=True))
+        except HfHubHTTPError as error:
+            raise Stop(
+                f"The bucket {self.bucket} cannot be made or written: {first_line(error)}. "
+                "Name another place: --checkpoint hf://buckets/OWNER/NAME/FOLDER or --checkpoint FOLDER."
+            ) from error
+
+    def claim(self, name):
+        """Nothing: a bucket has no locks. Two runs at once read pages twice, and lose none."""
+        return io.BytesIO()
+
+    def list(self):
+        self.files.invalidate_cache()
+        tree = persist(lambda: list(self.api.list_bucket_tree(self.bucket, self.prefix or None, recursive=True)))
+        return sorted(entry.path.removeprefix(self.prefix) for entry in tree if entry.type == "file")
+
+    def open(self, name):
+        return persist(lambda: self.files.open(f"hf://buckets/{self.bucket}/{self.prefix}{name}", "rb"))
+
+    def write(self, files):
+        added = [(data, self.prefix + name) for name, data in files.items()]
+        if added:
+            persist(lambda: self.api.batch_bucket_files(self.bucket, add=added))
+
+    def remove(self, names):
+        gone = [self.prefix + name for name in names]
+        if gone:
+            persist(lambda: self.api.batch_bucket_files(self.bucket, delete=gone))
+
+
+# <<< kit/storage.py
+
 # >>> kit/pages.py
 # Encoded bytes, a path or a URI to one upright RGB page on white.
 
@@ -550,9 +718,9 @@ def _fetch(uri):
     from huggingface_hub import HfFileSystem
 
     try:
-        return HfFileSystem().cat_file(uri)
+        return persist(lambda: HfFileSystem().cat_file(uri), patience=300)  # a worker may be silent for 600 s
     except Exception as error:
-        raise PageError(f"cannot fetch {uri}: {type(error).__name__}: {error}") from error
+        raise PageError(f"cannot fetch {uri}: {first_line(error)}") from error
 
 
 def _peek(stream):
@@ -611,13 +779,13 @@ def _pillow_decode(stream, head, frame, bounds):
             raise PageError(f"there is no page {frame + 1}: the file has {sum(1 for _ in _page_frames(image))}")
         image.seek(number)
     size = image.size
-    target = _fitted_size(size, bounds)
+    target, reduction = _fitted_size(size, bounds), 0
     if image.format in ("JPEG", "MPO"):
         # Decodes to half, a quarter or an eighth where that is still inside the target: 100 ms instead of 206 for
         # 2480 x 3508 to 1540, at the same character error rate (PP-OCRv6, letters of 28 and 34 px before).
         image.draft(None, target)
     elif image.format == "JPEG2000":
-        image.reduce = _jpeg2000_reduction(head, size, target)
+        image.reduce = reduction = _jpeg2000_reduction(head, size, target)
     width, height = image.size
     needed = width * height * {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2}.get(image.mode, 4)
     if image.info.get("progressive"):  # libjpeg keeps all coefficients, at full size
@@ -630,7 +798,7 @@ def _pillow_decode(stream, head, frame, bounds):
     try:
         image.load()
     except Exception:
-        if getattr(image, "reduce", 0) and image.format == "JPEG2000":
+        if reduction:
             # Reduced decoding failed now and then in a public run. Without its head the file has no levels to use.
             stream.seek(0)
             return _pillow_decode(stream, b"", frame, bounds)
@@ -856,171 +1024,6 @@ def _pdf_page(data, frame, dpi, bounds):
 
 
 # <<< kit/pages.py
-
-# >>> kit/storage.py
-# Where results are kept, a folder here or in a bucket, and the patience that every write to the Hub needs.
-
-
-FIRST_WAIT, LONGEST_WAIT, PATIENCE = 2.0, 60.0, 600.0  # seconds
-FIRST_PATIENCE = 30.0  # before anything has been read
-
-
-def persist(call, patience=None):
-    """`call()`, again with growing waits while the Hub is busy: conflicts (409, 412), 408, 429, 5xx, lost connections.
-
-    A `Retry-After` is honoured. Needed because huggingface_hub 2.4 retries neither commits nor repository creation.
-    Raises the last error after `patience` (PATIENCE) seconds, any other error at once.
-    """
-    wait, end = FIRST_WAIT, time.monotonic() + (PATIENCE if patience is None else patience)
-    while True:
-        try:
-            return call()
-        except Exception as error:
-            asked = getattr(getattr(error, "response", None), "headers", {}).get("retry-after", "")
-            pause = max(float(asked) if asked.isdigit() else 0.0, wait * random.uniform(0.5, 1))
-            if not _is_passing(error) or time.monotonic() + pause > end:
-                raise
-            said = "The Hub answered" if hasattr(error, "response") else "The Hub cannot be reached"
-            say(f"{said}: {first_line(error)}. Trying again in {pause:.0f} s.")
-            time.sleep(pause)
-            wait = min(2 * wait, LONGEST_WAIT)
-
-
-def _is_passing(error):
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    if status is not None:
-        return status in (408, 409, 412, 425, 429) or status >= 500
-    transports = ("httpx", "httpx2", "httpcore", "requests", "urllib3")  # the client library differs by hub version
-    if isinstance(error, (ConnectionError, TimeoutError)) or type(error).__module__.split(".")[0] in transports:
-        return True
-    if isinstance(error, RuntimeError) and "xet" in str(error).lower():  # hf_xet's failures have no class of their own
-        return True
-    return error.__cause__ is not None and _is_passing(error.__cause__)
-
-
-def first_line(error):
-    """One line about an exception: its type and the first line of its message."""
-    return f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0]}"
-
-
-def unique_stamp():
-    """A name part that sorts by time and is unique across processes and machines."""
-    return f"{time.time_ns() // 1_000_000:013d}-{os.getpid()}-{secrets.token_hex(4)}"
-
-
-def open_storage(uri):
-    """A `BucketFolder` for `hf://buckets/...`, else a `LocalFolder`. Raises Stop where the bucket cannot be made."""
-    return BucketFolder(uri) if uri.startswith("hf://buckets/") else LocalFolder(uri)
-
-
-class LocalFolder:
-    """Files under one folder. A file appears whole or not at all; what is half written lies under `.tmp`."""
-
-    def __init__(self, path):
-        self.where = str(path)
-        self.root = Path(path).expanduser()
-        self.scratch = self.root / ".tmp"
-
-    def claim(self, name):
-        """Takes a lock that ends with this process, or with `close` of what is returned. Raises Stop if it is taken."""
-        try:
-            import fcntl
-        except ImportError:  # Windows
-            return io.BytesIO()
-        self.scratch.mkdir(parents=True, exist_ok=True)
-        lock = open(self.scratch / f"{name}.lock", "wb")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.close()
-            raise Stop(
-                f"Another run of this command is at work in {self.where}. Wait for it, or share the work by --shard "
-                "0/2 and --shard 1/2.",
-                code=1,
-            ) from None
-        except OSError:  # a mount without locks
-            pass
-        return lock
-
-    def list(self):
-        """The relative paths of all files, sorted."""
-        found, folders = [], [str(self.root)] if self.root.is_dir() else []
-        while folders:
-            for entry in os.scandir(folders.pop()):
-                if not entry.is_dir(follow_symlinks=False):
-                    found.append(os.path.relpath(entry.path, self.root).replace(os.sep, "/"))
-                elif entry.name != ".tmp":
-                    folders.append(entry.path)
-        return sorted(found)
-
-    def open(self, name):
-        """A binary file to read."""
-        return open(self.root / name, "rb")
-
-    def write(self, files):
-        """Writes each of `files`, a dict from relative path to bytes. Raises OSError."""
-        self.scratch.mkdir(parents=True, exist_ok=True)
-        for name, data in files.items():
-            part, target = self.scratch / unique_stamp(), self.root / name
-            part.write_bytes(data)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            os.replace(part, target)
-
-    def remove(self, names):
-        """Removes files, what killed runs left half written, and then the folder if it is empty."""
-        for name in names:
-            (self.root / name).unlink(missing_ok=True)
-        shutil.rmtree(self.scratch, ignore_errors=True)
-        with contextlib.suppress(OSError):  # something else is kept there
-            self.root.rmdir()
-            if self.root.parent.name == ".ocr-runs":
-                self.root.parent.rmdir()
-
-
-class BucketFolder:
-    """The same methods over a folder of a bucket, made private where it is missing. All wait out a busy Hub."""
-
-    scratch = None
-
-    def __init__(self, uri):
-        from huggingface_hub import HfApi, HfFileSystem
-        from huggingface_hub.errors import HfHubHTTPError
-
-        owner, name, *path = uri.removeprefix("hf://buckets/").strip("/").split("/")
-        self.where, self.bucket, self.prefix = uri, f"{owner}/{name}", "".join(f"{part}/" for part in path)
-        self.api, self.files = HfApi(), HfFileSystem(skip_instance_cache=True)
-        try:
-            persist(lambda: self.api.create_bucket(self.bucket, private=True, exist_ok=True))
-        except HfHubHTTPError as error:
-            raise Stop(
-                f"The bucket {self.bucket} cannot be made or written: {first_line(error)}. "
-                "Name another place: --checkpoint hf://buckets/OWNER/NAME/FOLDER or --checkpoint FOLDER."
-            ) from error
-
-    def claim(self, name):
-        """Nothing: a bucket has no locks. Two runs at once read pages twice, and lose none."""
-        return io.BytesIO()
-
-    def list(self):
-        self.files.invalidate_cache()
-        tree = persist(lambda: list(self.api.list_bucket_tree(self.bucket, self.prefix or None, recursive=True)))
-        return sorted(entry.path.removeprefix(self.prefix) for entry in tree if entry.type == "file")
-
-    def open(self, name):
-        return persist(lambda: self.files.open(f"hf://buckets/{self.bucket}/{self.prefix}{name}", "rb"))
-
-    def write(self, files):
-        added = [(data, self.prefix + name) for name, data in files.items()]
-        if added:
-            persist(lambda: self.api.batch_bucket_files(self.bucket, add=added))
-
-    def remove(self, names):
-        gone = [self.prefix + name for name in names]
-        if gone:
-            persist(lambda: self.api.batch_bucket_files(self.bucket, delete=gone))
-
-
-# <<< kit/storage.py
 
 # >>> kit/items.py
 # What INPUT and OUTPUT name, and the `Item`s of rows and files: pages, windows, and what is done.
@@ -3049,9 +3052,11 @@ def option_parser(recipe, add_options=None):
     add("--check", action="store_true", help="check everything that can be checked before the run, then stop")
     add("--verbose", action="store_true", help="show what the libraries log")
     if add_options:
+        shared = {action.dest for action in parser._actions}
         own = parser.add_argument_group(f"options of {recipe['name']}")
         add_options(own)
-        parser.set_defaults(own_options=[action.dest for action in own._group_actions])
+        names = [action.dest for action in own._group_actions]
+        parser.set_defaults(own_options=[name for name in names if name not in shared])  # without further names
     return parser
 
 
@@ -3331,6 +3336,10 @@ def sampling_params(body):
     values["extra_args"] = values.pop("vllm_xargs", None)
     if values.get("structured_outputs"):
         values["structured_outputs"] = StructuredOutputsParams(**values["structured_outputs"])
+    if values.get("repetition_detection"):
+        from vllm.sampling_params import RepetitionDetectionParams  # not in the oldest versions
+
+        values["repetition_detection"] = RepetitionDetectionParams(**values["repetition_detection"])
     return SamplingParams(output_kind=RequestOutputKind.FINAL_ONLY, **values)
 
 

@@ -2692,7 +2692,7 @@ def widened(ci, clusters):
     from scipy.special import ndtri, stdtrit
 
     if clusters < 2:
-        return math.inf
+        return 1e9  # nothing can be said
     return math.sqrt(clusters / (clusters - 1)) * stdtrit(clusters - 1, 0.5 - ci / 2) / ndtri(0.5 - ci / 2)
 
 
@@ -2956,7 +2956,7 @@ def parse_verdict(text, finish_reason="stop", labels=LABELS):
     if label is None:
         return None, reason, "invalid"
     try:
-        whole = isinstance(json.loads(text), dict)
+        whole = isinstance(json.loads(text, strict=False), dict)
     except (ValueError, RecursionError):
         whole = False
     return label, reason, "ok" if whole else "repaired"
@@ -2968,7 +2968,8 @@ def json_objects(text):
     def unique(pairs):
         return dict(pairs) if len({key for key, _ in pairs}) == len(pairs) else {"winner": None}
 
-    decoder, found, at = json.JSONDecoder(object_pairs_hook=unique), [], text.find("{")
+    # Not strict: grammars of engines let bare line ends and other control characters into a reason.
+    decoder, found, at = json.JSONDecoder(object_pairs_hook=unique, strict=False), [], text.find("{")
     tries = 100  # braces that open no JSON: hostile text must not cost its square
     while at >= 0 and tries:
         try:

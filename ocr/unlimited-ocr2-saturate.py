@@ -307,12 +307,15 @@ LOOP_BYTES, LOOP_RATIO, LOOP_RATIO_TABLE = 2000, 10.0, 20.0
 
 
 def flags_of(text, finish_reason):
-    """Flags of one answer's text: "truncated", and "degenerate" or "looped". Nothing is ever trimmed."""
+    """Flags of one answer's text: "truncated", and "degenerate" or "looped". Nothing is ever trimmed.
+
+    The finish reason "repetition" is that of an engine which saw the loop itself (`repetition_detection`).
+    """
     flags = ["truncated"] if finish_reason == "length" else []
     words = text.split()
     if len(text.strip()) >= 20 and (len(set(text.strip())) == 1 or (len(words) >= 20 and len(set(words)) == 1)):
         return flags + ["degenerate"]
-    if loops_at_end(text) or loops_at_end(text[:-50]) or compresses_like_a_loop(text):
+    if finish_reason == "repetition" or loops_at_end(text) or loops_at_end(text[:-50]) or compresses_like_a_loop(text):
         return flags + ["looped"]
     return flags
 
@@ -3418,6 +3421,10 @@ def sampling_params(body):
     values["extra_args"] = values.pop("vllm_xargs", None)
     if values.get("structured_outputs"):
         values["structured_outputs"] = StructuredOutputsParams(**values["structured_outputs"])
+    if values.get("repetition_detection"):
+        from vllm.sampling_params import RepetitionDetectionParams  # not in the oldest versions
+
+        values["repetition_detection"] = RepetitionDetectionParams(**values["repetition_detection"])
     return SamplingParams(output_kind=RequestOutputKind.FINAL_ONLY, **values)
 
 

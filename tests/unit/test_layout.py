@@ -160,6 +160,13 @@ def test_markdown_parts_columns():
     assert lines_to_markdown([box for _, box in lines], names(lines)) == "l0\nl1\nl2\n\nr0\nr1"
 
 
+def test_one_box_that_is_drawn_into_the_gutter_joins_no_columns():
+    left, right = column("l", 56, 180, 8, width=490), column("r", 640, 180, 8, width=500)
+    left[0] = ("l0", (56, 180, 642, 180 + 30))
+    lines = [("title", (310, 92, 932, 142)), *left, *right]
+    assert read(shuffled(lines)) == names(lines)
+
+
 @st.composite
 def printed_columns(draw):
     """Columns of running text as a detector sees them: any size, leading and gutter, boxes a little off."""
