@@ -539,12 +539,27 @@ def sheets_of_files(options, kind, place):
         document = record if record.get("schema") else record["blocks"]
         if document is None:
             continue  # a page that the model gave no boxes for
-        found = pictures.get(stem) or pictures.get(re.sub(r"/page_\d+$", "", stem))
         infos = record.get("inference_info") or [{}]
-        dpi = document.get("dpi") if isinstance(document, dict) else None
-        frame = page_number(stem) - 1
-        picture = functools.partial(read_picture, found, frame, dpi) if found else None
-        yield Sheet(stem, document, picture, os.path.basename(found or ""), infos[-1].get("model_id") or "")
+        for stem, document in pages_in(stem, document):
+            found = pictures.get(stem) or pictures.get(re.sub(r"/page_\d+$", "", stem))
+            picture = functools.partial(read_picture, found, page_number(stem) - 1, dpi_of(document)) if found else None
+            yield Sheet(stem, document, picture, os.path.basename(found or ""), infos[-1].get("model_id") or "")
+
+
+def pages_in(stem, document):
+    """(name, blocks document) of the page, or of each page of a window `x/pages_0017-0032` that holds several."""
+    pages = document.get("pages") if isinstance(document, dict) else None
+    if not isinstance(pages, list):
+        yield stem, document
+        return
+    stem = re.sub(r"(^|/)pages_\d+-\d+$", "", stem)
+    for place, page in enumerate(pages, 1):
+        number = page.get("page") if isinstance(page, dict) else None
+        yield f"{stem}/page_{number if isinstance(number, int) else place:03d}".lstrip("/"), page
+
+
+def dpi_of(document):
+    return document.get("dpi") if isinstance(document, dict) else None
 
 
 def pictures_of(options, base, kind):
@@ -604,9 +619,11 @@ def sheets_of_dataset(options, name):
         except ValueError as error:
             yield stem, f"the blocks are no JSON: {error}"
             continue
-        # A document's bytes stand with its first page only.
-        picture = functools.partial(read_picture, data, page - frame_offset, document.get("dpi")) if data else None
-        yield Sheet(stem, document, picture, f"{stem}.jpg", model_of(row.get("inference_info")))
+        for place, (name, document) in enumerate(pages_in(stem, document)):
+            picture = None
+            if data and not place:  # a document's bytes stand with its first page only, a window's picture is its first
+                picture = functools.partial(read_picture, data, page - frame_offset, dpi_of(document))
+            yield Sheet(name, document, picture, f"{name}.jpg", model_of(row.get("inference_info")))
 
 
 def model_of(info):

@@ -354,6 +354,16 @@ def test_a_folder_of_results(scans, tmp_path, monkeypatch, capsys):
     assert "some/model" in (tmp_path / "exported" / "letter.alto.xml").read_text()
 
 
+def test_each_page_of_a_window_is_a_page(tmp_path, monkeypatch, capsys):
+    pages = [{"page": n, **document(block([100, 200, 800, 240], f"page {n}"))} for n in (17, 18)]
+    window = {"blocks": {"schema": "ocr-blocks/1", "pages": pages}}
+    (tmp_path / "in/book").mkdir(parents=True)
+    (tmp_path / "in/book/pages_0017-0032.json").write_text(json.dumps(window))
+    told = run(monkeypatch, capsys, str(tmp_path / "in"), str(tmp_path / "out"), "--formats", "alto")
+    assert sorted(p.name for p in (tmp_path / "out/book").iterdir()) == ["page_017.alto.xml", "page_018.alto.xml"]
+    assert 'CONTENT="18"' in (tmp_path / "out/book/page_018.alto.xml").read_text() and told
+
+
 def test_images_are_needed_for_pdf_only(scans, tmp_path, monkeypatch, capsys):
     _, results = scans
     code, counts, said = run(monkeypatch, capsys, results, tmp_path / "a", "--formats", "pdf")
