@@ -540,10 +540,10 @@ def sheets_of_files(options, kind, place):
         if document is None:
             continue  # a page that the model gave no boxes for
         infos = record.get("inference_info") or [{}]
-        for stem, document in pages_in(stem, document):
-            found = pictures.get(stem) or pictures.get(re.sub(r"/page_\d+$", "", stem))
-            picture = functools.partial(read_picture, found, page_number(stem) - 1, dpi_of(document)) if found else None
-            yield Sheet(stem, document, picture, os.path.basename(found or ""), infos[-1].get("model_id") or "")
+        for page, blocks in pages_in(stem, document):
+            found = pictures.get(page) or pictures.get(re.sub(r"/page_\d+$", "", page))
+            picture = functools.partial(read_picture, found, page_number(page) - 1, dpi_of(blocks)) if found else None
+            yield Sheet(page, blocks, picture, os.path.basename(found or ""), infos[-1].get("model_id") or "")
 
 
 def pages_in(stem, document):
@@ -619,11 +619,11 @@ def sheets_of_dataset(options, name):
         except ValueError as error:
             yield stem, f"the blocks are no JSON: {error}"
             continue
-        for place, (name, document) in enumerate(pages_in(stem, document)):
+        for place, (name, blocks) in enumerate(pages_in(stem, document)):
             picture = None
             if data and not place:  # a document's bytes stand with its first page only, a window's picture is its first
-                picture = functools.partial(read_picture, data, page - frame_offset, dpi_of(document))
-            yield Sheet(name, document, picture, f"{name}.jpg", model_of(row.get("inference_info")))
+                picture = functools.partial(read_picture, data, page - frame_offset, dpi_of(blocks))
+            yield Sheet(name, blocks, picture, f"{name}.jpg", model_of(row.get("inference_info")))
 
 
 def model_of(info):
