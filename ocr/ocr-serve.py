@@ -137,7 +137,9 @@ def weight_estimate(name, folder):
     """Bytes of the weights by the catalogue's number of parameters at two bytes each, or None."""
     catalogue = Path(folder).parent / "models.json"
     entries = json.loads(catalogue.read_text()) if catalogue.is_file() else []
-    words = next((str(entry.get("params") or "") for entry in entries if entry["name"] == name), "")
+    named = {entry["name"]: entry for entry in entries}
+    entry = named.get(name, {})
+    words = str(entry.get("params") or named.get(entry.get("variant_of"), {}).get("params") or "")
     found = re.match(r"~?([\d.]+)\s*([BM])", words)
     return int(float(found[1]) * {"B": 2e9, "M": 2e6}[found[2]]) if found else None
 
