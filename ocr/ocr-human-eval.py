@@ -651,9 +651,16 @@ def build_app(booth, judge_votes, options):
             *[gr.update(interactive=buttons)] * 5,
         ]  # fmt: skip
 
+    def name_of(request):
+        return getattr(request, "username", None) or options.annotator or request.query_params.get("annotator")
+
+    def arrive(view, request: gr.Request):
+        # What is in the field by now may be half a name, and who has pressed Start by now must not be sent back.
+        name = name_of(request)
+        return screen(clean_name(name), view) if name else gr.skip()
+
     def begin(typed, view, request: gr.Request):
-        name = getattr(request, "username", None) or options.annotator or typed or request.query_params.get("annotator")
-        return screen(clean_name(name), view)
+        return screen(clean_name(name_of(request) or typed), view)
 
     def voting(label):
         def vote(seen, name, since, view, reasons, confidence):
@@ -712,7 +719,7 @@ def build_app(booth, judge_votes, options):
         everything = [name, since, who, room, page, left, right, left_rendered, right_rendered, progress, reasons,
                       confidence, *buttons]  # fmt: skip
         quiet = {"show_progress": "hidden", "api_visibility": "private"}
-        app.load(begin, [typed, view], everything, **quiet)
+        app.load(arrive, [view], everything, **quiet)
         start.click(begin, [typed, view], everything, **quiet)
         typed.submit(begin, [typed, view], everything, **quiet)
         for button, label in zip(buttons, ("A", "B", "tie", "both_bad", "skip"), strict=True):
