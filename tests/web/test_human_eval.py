@@ -91,7 +91,8 @@ def test_votes_by_keyboard_survive_a_kill_and_can_be_taken_back(bench, browser):
     process, url = start(bench, "--annotator", "ada")
     try:
         page = browser.new_page()
-        page.goto(url, timeout=PATIENCE)
+        page.set_default_timeout(PATIENCE)
+        page.goto(url)
         first = shown(page)
         assert "first reading" in page.inner_text("body") and page.query_selector("#shown img")
         assert "model-" not in page.content()  # neither name, nowhere
@@ -118,6 +119,7 @@ def test_votes_by_keyboard_survive_a_kill_and_can_be_taken_back(bench, browser):
 
         # somebody else, at the same time, who clicks twice: the second click must not hit a pair that was not seen
         other = browser.new_context().new_page()
+        other.set_default_timeout(PATIENCE)
         before = enter(other, url, "bob")
         other.dblclick("#vote-A")
         after = next_pair(other, before)
