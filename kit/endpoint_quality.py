@@ -5,6 +5,8 @@ import re
 import unicodedata
 from pathlib import Path
 
+from kit.box_match import match_boxes
+
 BOX_OVERLAP = 0.5  # IoU from which two boxes are the same one
 LONGEST_RATIO = 20  # a text longer than this many times the true one is cut there: a loop is bad, and never endless
 
@@ -54,27 +56,13 @@ def box_agreement(true, read):
 
     Pairs are those with the largest sum of IoU among pairs of at least BOX_OVERLAP: taking them in order finds fewer.
     """
-    import numpy as np
-    from scipy.optimize import linear_sum_assignment
-
     if not true or not read:
         return {"iou_mean": None, "precision": 0.0, "recall": 0.0, "f1": float(not true and not read)}
-    overlaps = np.array([[box_overlap(a, b) for b in read] for a in true])
-    overlaps[overlaps < BOX_OVERLAP] = 0
-    pairs = [overlaps[pair] for pair in zip(*linear_sum_assignment(-overlaps), strict=True) if overlaps[pair] > 0]
+    pairs = match_boxes(true, read, BOX_OVERLAP)
     precision, recall = len(pairs) / len(read), len(pairs) / len(true)
     return {
-        "iou_mean": round(float(np.mean(pairs)), 4) if pairs else None,
+        "iou_mean": round(sum(pairs) / len(pairs), 4) if pairs else None,
         "precision": round(precision, 4),
         "recall": round(recall, 4),
         "f1": round(2 * precision * recall / (precision + recall), 4) if pairs else 0.0,
     }
-
-
-def box_overlap(a, b):
-    """Area of the intersection over area of the union of two boxes [x0, y0, x1, y1]."""
-    across, down = min(a[2], b[2]) - max(a[0], b[0]), min(a[3], b[3]) - max(a[1], b[1])
-    if across <= 0 or down <= 0:
-        return 0.0
-    areas = [(box[2] - box[0]) * (box[3] - box[1]) for box in (a, b)]
-    return across * down / (sum(areas) - across * down)

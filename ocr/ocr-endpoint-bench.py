@@ -1634,6 +1634,40 @@ def every_run(report):
 
 # <<< kit/endpoint_page.py
 
+# >>> kit/box_match.py
+# Which boxes are the same: intersection over union, and the best pairs.
+
+
+def overlap_table(true, read):
+    """IoU of every true with every read box, shape (true, read); boxes are [x0, y0, x1, y1] in one space."""
+    import numpy as np
+
+    a, b = np.asarray(true, float).reshape(-1, 1, 4), np.asarray(read, float).reshape(1, -1, 4)
+    sides = np.clip(np.minimum(a[..., 2:], b[..., 2:]) - np.maximum(a[..., :2], b[..., :2]), 0, None)
+    common = sides[..., 0] * sides[..., 1]
+    areas = [(box[..., 2] - box[..., 0]) * (box[..., 3] - box[..., 1]) for box in (a, b)]
+    return common / np.maximum(areas[0] + areas[1] - common, 1e-9), common
+
+
+def match_boxes(true, read, least=0.5, labels=None):
+    """IoUs of the pairs of boxes with the largest sum of IoU among pairs of at least `least`.
+
+    `labels` are two lists of labels where boxes match only their own kind. Taking pairs in order finds fewer.
+    """
+    import numpy as np
+    from scipy.optimize import linear_sum_assignment
+
+    if not len(true) or not len(read):
+        return []
+    overlaps = overlap_table(true, read)[0]
+    overlaps[overlaps < least] = 0
+    if labels:
+        overlaps[np.asarray(labels[0])[:, None] != np.asarray(labels[1])[None, :]] = 0
+    return [float(overlaps[pair]) for pair in zip(*linear_sum_assignment(-overlaps), strict=True) if overlaps[pair]]
+
+
+# <<< kit/box_match.py
+
 # >>> kit/endpoint_quality.py
 # What was read against confirmed pages: character error rate and overlap of boxes.
 
@@ -1687,30 +1721,16 @@ def box_agreement(true, read):
 
     Pairs are those with the largest sum of IoU among pairs of at least BOX_OVERLAP: taking them in order finds fewer.
     """
-    import numpy as np
-    from scipy.optimize import linear_sum_assignment
-
     if not true or not read:
         return {"iou_mean": None, "precision": 0.0, "recall": 0.0, "f1": float(not true and not read)}
-    overlaps = np.array([[box_overlap(a, b) for b in read] for a in true])
-    overlaps[overlaps < BOX_OVERLAP] = 0
-    pairs = [overlaps[pair] for pair in zip(*linear_sum_assignment(-overlaps), strict=True) if overlaps[pair] > 0]
+    pairs = match_boxes(true, read, BOX_OVERLAP)
     precision, recall = len(pairs) / len(read), len(pairs) / len(true)
     return {
-        "iou_mean": round(float(np.mean(pairs)), 4) if pairs else None,
+        "iou_mean": round(sum(pairs) / len(pairs), 4) if pairs else None,
         "precision": round(precision, 4),
         "recall": round(recall, 4),
         "f1": round(2 * precision * recall / (precision + recall), 4) if pairs else 0.0,
     }
-
-
-def box_overlap(a, b):
-    """Area of the intersection over area of the union of two boxes [x0, y0, x1, y1]."""
-    across, down = min(a[2], b[2]) - max(a[0], b[0]), min(a[3], b[3]) - max(a[1], b[1])
-    if across <= 0 or down <= 0:
-        return 0.0
-    areas = [(box[2] - box[0]) * (box[3] - box[1]) for box in (a, b)]
-    return across * down / (sum(areas) - across * down)
 
 
 # <<< kit/endpoint_quality.py

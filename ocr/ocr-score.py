@@ -1491,8 +1491,8 @@ def contestant_names(runs):
 
 # <<< kit/bench_outputs.py
 
-# >>> kit/metrics_blocks.py
-# How well read boxes fit the true ones, and formulas the true formulas.
+# >>> kit/box_match.py
+# Which boxes are the same: intersection over union, and the best pairs.
 
 
 def overlap_table(true, read):
@@ -1521,6 +1521,12 @@ def match_boxes(true, read, least=0.5, labels=None):
     if labels:
         overlaps[np.asarray(labels[0])[:, None] != np.asarray(labels[1])[None, :]] = 0
     return [float(overlaps[pair]) for pair in zip(*linear_sum_assignment(-overlaps), strict=True) if overlaps[pair]]
+
+
+# <<< kit/box_match.py
+
+# >>> kit/metrics_blocks.py
+# How well read boxes fit the true ones, and formulas the true formulas.
 
 
 def score_blocks(true, read):

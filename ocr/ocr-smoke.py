@@ -1926,8 +1926,8 @@ def contestant_names(runs):
 
 # <<< kit/bench_outputs.py
 
-# >>> kit/metrics_blocks.py
-# How well read boxes fit the true ones, and formulas the true formulas.
+# >>> kit/box_match.py
+# Which boxes are the same: intersection over union, and the best pairs.
 
 
 def overlap_table(true, read):
@@ -1956,6 +1956,12 @@ def match_boxes(true, read, least=0.5, labels=None):
     if labels:
         overlaps[np.asarray(labels[0])[:, None] != np.asarray(labels[1])[None, :]] = 0
     return [float(overlaps[pair]) for pair in zip(*linear_sum_assignment(-overlaps), strict=True) if overlaps[pair]]
+
+
+# <<< kit/box_match.py
+
+# >>> kit/metrics_blocks.py
+# How well read boxes fit the true ones, and formulas the true formulas.
 
 
 def score_blocks(true, read):
