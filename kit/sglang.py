@@ -13,6 +13,7 @@ from kit.vllm import (
     check_room,
     gpus,
     model_config,
+    needed_gpus,
     on_jobs,
     server_environment,
     this_command,
@@ -55,11 +56,7 @@ def preflight_sglang(options, recipe):
             f"No interpreter on PATH has SGLang. Run in the image that the script names:\n{on_jobs()}\n"
             f"or start a server as SERVING.md says and name it:\n  uv run {this_command()} --endpoint http://HOST:30000"
         )
-    cards = gpus()
-    if not cards and os.environ.get("OCR_ALLOW_CPU") != "1":
-        raise Stop(
-            f"{recipe['name']} needs an NVIDIA GPU, and nvidia-smi shows none here. Use a managed one:\n{on_jobs()}"
-        )
+    cards = needed_gpus(recipe["name"], "A server elsewhere is named with --endpoint URL.")
     check_lengths(options, recipe, model_config(options))
     check_room({"model": options.model}, cards, *weight_bytes(options))
     if cards and min(total for _, total in cards) < 40 << 30:

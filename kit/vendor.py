@@ -1,22 +1,16 @@
 """Servers that are not the vLLM beside this script: a fork, or another version, in an environment made for them."""
 
-import os
 import shutil
 
 from kit.seam import Stop
-from kit.vllm import check_lengths, check_room, engine_args, gpus, model_config, on_jobs, weight_bytes
+from kit.vllm import check_lengths, check_room, engine_args, model_config, needed_gpus, weight_bytes
 
 
 def preflight_vendor(options, recipe):
     """Checks what can be checked without that server: a GPU, uv, the room for page and answer, and for the weights."""
     if options.endpoint:
         return
-    cards = gpus()
-    if not cards and os.environ.get("OCR_ALLOW_CPU") != "1":
-        raise Stop(
-            f"{recipe['name']} needs an NVIDIA GPU, and nvidia-smi shows none here. Use a managed one:\n{on_jobs()}\n"
-            "or a server that runs elsewhere, with --endpoint. On a CPU: pp-ocrv6.py and tesseract-ocr.py."
-        )
+    cards = needed_gpus(recipe["name"], "A server elsewhere is named with --endpoint URL.")
     if not shutil.which("uv"):
         raise Stop("The server is installed with uv, which is not on PATH here. Type: pip install uv")
     check_lengths(options, recipe, model_config(options))

@@ -160,11 +160,7 @@ def check(options):
         raise Stop('--task rec looks for a text. Add --locate "Annual report".')
     if options.prompt and options.prompt.count("<image>") != 1:
         raise Stop("--prompt has to have <image> once, where the page goes.")
-    if not gpus() and os.environ.get("OCR_ALLOW_CPU") != "1":
-        raise Stop(
-            "deepseek-ocr needs an NVIDIA GPU, and nvidia-smi shows none here. Use a managed one:\n"
-            f"{on_jobs()}\nOn a CPU: pp-ocrv6.py and tesseract-ocr.py."
-        )
+    needed_gpus("deepseek-ocr")
     if not shutil.which("uv"):
         raise Stop("The model's environment is made with uv, which is not on PATH here. Type: pip install uv")
 
@@ -3689,12 +3685,7 @@ def preflight_vllm(options, recipe):
     set_environment(recipe)
     args = engine_args(options, recipe)
     package = check_version(recipe)
-    cards = gpus()
-    if not cards and os.environ.get("OCR_ALLOW_CPU") != "1":
-        raise Stop(
-            f"{recipe['name']} needs an NVIDIA GPU, and nvidia-smi shows none here. Use a managed one:\n"
-            f"{on_jobs()}\nor set OCR_ALLOW_CPU=1 to try without. On a CPU: pp-ocrv6.py and tesseract-ocr.py."
-        )
+    cards = needed_gpus(recipe["name"])
     config = model_config(options)
     check_code(args, config, package)
     check_lengths(options, recipe, config)
@@ -3776,6 +3767,17 @@ def gpus():
         return []
     numbers = [re.findall(r"\d+", line) for line in ([] if visible == "" else lines.splitlines())]
     return [(int(pair[0]) << 20, int(pair[1]) << 20) for pair in numbers if len(pair) == 2]
+
+
+def needed_gpus(who, instead="On a CPU there are pp-ocrv6.py and tesseract-ocr.py."):
+    """`gpus()`, for what does not run without one: raises Stop where there is none, unless OCR_ALLOW_CPU=1."""
+    cards = gpus()
+    if not cards and os.environ.get("OCR_ALLOW_CPU") != "1":
+        raise Stop(
+            f"{who} needs an NVIDIA GPU, and nvidia-smi shows none here. Use a managed one:\n{on_jobs()}\n"
+            f"or set OCR_ALLOW_CPU=1 to try without. {instead}"
+        )
+    return cards
 
 
 def model_config(options):
@@ -3919,12 +3921,7 @@ def preflight_vendor(options, recipe):
     """Checks what can be checked without that server: a GPU, uv, the room for page and answer, and for the weights."""
     if options.endpoint:
         return
-    cards = gpus()
-    if not cards and os.environ.get("OCR_ALLOW_CPU") != "1":
-        raise Stop(
-            f"{recipe['name']} needs an NVIDIA GPU, and nvidia-smi shows none here. Use a managed one:\n{on_jobs()}\n"
-            "or a server that runs elsewhere, with --endpoint. On a CPU: pp-ocrv6.py and tesseract-ocr.py."
-        )
+    cards = needed_gpus(recipe["name"], "A server elsewhere is named with --endpoint URL.")
     if not shutil.which("uv"):
         raise Stop("The server is installed with uv, which is not on PATH here. Type: pip install uv")
     check_lengths(options, recipe, model_config(options))

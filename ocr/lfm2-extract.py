@@ -3404,12 +3404,7 @@ def preflight_vllm(options, recipe):
     set_environment(recipe)
     args = engine_args(options, recipe)
     package = check_version(recipe)
-    cards = gpus()
-    if not cards and os.environ.get("OCR_ALLOW_CPU") != "1":
-        raise Stop(
-            f"{recipe['name']} needs an NVIDIA GPU, and nvidia-smi shows none here. Use a managed one:\n"
-            f"{on_jobs()}\nor set OCR_ALLOW_CPU=1 to try without. On a CPU: pp-ocrv6.py and tesseract-ocr.py."
-        )
+    cards = needed_gpus(recipe["name"])
     config = model_config(options)
     check_code(args, config, package)
     check_lengths(options, recipe, config)
@@ -3491,6 +3486,17 @@ def gpus():
         return []
     numbers = [re.findall(r"\d+", line) for line in ([] if visible == "" else lines.splitlines())]
     return [(int(pair[0]) << 20, int(pair[1]) << 20) for pair in numbers if len(pair) == 2]
+
+
+def needed_gpus(who, instead="On a CPU there are pp-ocrv6.py and tesseract-ocr.py."):
+    """`gpus()`, for what does not run without one: raises Stop where there is none, unless OCR_ALLOW_CPU=1."""
+    cards = gpus()
+    if not cards and os.environ.get("OCR_ALLOW_CPU") != "1":
+        raise Stop(
+            f"{who} needs an NVIDIA GPU, and nvidia-smi shows none here. Use a managed one:\n{on_jobs()}\n"
+            f"or set OCR_ALLOW_CPU=1 to try without. {instead}"
+        )
+    return cards
 
 
 def model_config(options):

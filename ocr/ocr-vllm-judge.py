@@ -210,11 +210,7 @@ def run(options):
         question = next(case.questions(judges[0]["name"]))
         print(json.dumps({"pairs": len(case.pairs), "orders": case.orders, "prompt": case.prompt(question)}))
         return 0
-    if not gpus() and os.environ.get("OCR_ALLOW_CPU") != "1":
-        raise Stop(
-            "A judge needs an NVIDIA GPU, and nvidia-smi shows none here. On a managed one:\n"
-            f"{on_jobs()}\nWithout any, ask models behind an API: ocr-jury-bench.py. OCR_ALLOW_CPU=1 tries anyway."
-        )
+    needed_gpus("A judge", "Models behind an API are asked with ocr-jury-bench.py.")
     engines = [engine_of(judge, case, options) for judge in judges]
     for settings, recipe in engines:
         preflight_vllm(settings, recipe)
@@ -3910,12 +3906,7 @@ def preflight_vllm(options, recipe):
     set_environment(recipe)
     args = engine_args(options, recipe)
     package = check_version(recipe)
-    cards = gpus()
-    if not cards and os.environ.get("OCR_ALLOW_CPU") != "1":
-        raise Stop(
-            f"{recipe['name']} needs an NVIDIA GPU, and nvidia-smi shows none here. Use a managed one:\n"
-            f"{on_jobs()}\nor set OCR_ALLOW_CPU=1 to try without. On a CPU: pp-ocrv6.py and tesseract-ocr.py."
-        )
+    cards = needed_gpus(recipe["name"])
     config = model_config(options)
     check_code(args, config, package)
     check_lengths(options, recipe, config)
@@ -3997,6 +3988,17 @@ def gpus():
         return []
     numbers = [re.findall(r"\d+", line) for line in ([] if visible == "" else lines.splitlines())]
     return [(int(pair[0]) << 20, int(pair[1]) << 20) for pair in numbers if len(pair) == 2]
+
+
+def needed_gpus(who, instead="On a CPU there are pp-ocrv6.py and tesseract-ocr.py."):
+    """`gpus()`, for what does not run without one: raises Stop where there is none, unless OCR_ALLOW_CPU=1."""
+    cards = gpus()
+    if not cards and os.environ.get("OCR_ALLOW_CPU") != "1":
+        raise Stop(
+            f"{who} needs an NVIDIA GPU, and nvidia-smi shows none here. Use a managed one:\n{on_jobs()}\n"
+            f"or set OCR_ALLOW_CPU=1 to try without. {instead}"
+        )
+    return cards
 
 
 def model_config(options):

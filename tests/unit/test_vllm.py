@@ -211,6 +211,20 @@ def test_no_gpu_and_the_one_override(machine, model, monkeypatch):
     vllm.preflight_vllm(options(model=model()), RECIPE)
 
 
+def test_every_check_for_a_gpu_says_the_same(machine, monkeypatch):
+    machine(gpus=())
+    for who, instead in (("tiny", "Ask others."), ("SGLang", "")):
+        with pytest.raises(Stop) as caught:
+            vllm.needed_gpus(who, instead)
+        said = str(caught.value)
+        assert said.startswith(f"{who} needs an NVIDIA GPU") and said.endswith(f"to try without. {instead}")
+        assert "hf jobs uv run ocr/tiny.py scans 'my out'" in said and caught.value.code == 2
+    monkeypatch.setenv("OCR_ALLOW_CPU", "1")
+    assert vllm.needed_gpus("tiny") == []
+    machine(gpus=((10, 20),))
+    assert vllm.needed_gpus("tiny") == [(10 << 20, 20 << 20)]
+
+
 def test_gpus_hidden_by_the_environment_do_not_count(machine, model, monkeypatch):
     machine()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
