@@ -131,8 +131,6 @@ RECIPE = {
     "blocks_column": "dots_blocks",
 }
 
-MIN_PIXELS = 3136  # upstream
-
 
 def add_options(parser):
     add = parser.add_argument
@@ -144,17 +142,10 @@ def add_options(parser):
         help="larger pages are reduced to this (default %(default)s, the model's limit)")  # fmt: skip
 
 
-def seen_size(page):
-    """(width, height) in pixels of the image as the model sees it, the space of its boxes."""
-    return smart_resize(*page.image.size, 28, MIN_PIXELS, RECIPE["image"]["max_pixels"])
-
-
 def request(page, options):
     prompt = RECIPE["tasks"][options.task]
     if options.task == "grounding-ocr":
-        scales = [seen / original for seen, original in zip(seen_size(page), (page.width, page.height), strict=True)]
-        box = options.bbox or [0, 0, page.width, page.height]
-        prompt += str([int(value * scale) for value, scale in zip(box, scales * 2, strict=True)])
+        prompt += str(box_as_seen(options.bbox, page))
     # Without the image's mark in the text, unlike dots.mocr: the chat template of this checkpoint places the image.
     return {"messages": [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": prompt}]}]}
 
@@ -3436,6 +3427,47 @@ def cells_to_blocks(cells):
 
 # <<< kit/dots_layout.py
 
+# >>> kit/smart_resize.py
+# The size that Qwen2-VL's image processor gives an image.
+
+
+def smart_resize(width, height, factor, min_pixels, max_pixels):
+    """(width, height) after the processor: multiples of `factor`, the area between the bounds, the shape kept.
+
+    The rule of transformers 5.19, whose own order is (height, width) and which refuses shapes beyond 200 to 1.
+    """
+    new_width, new_height = (round(side / factor) * factor for side in (width, height))
+    if new_width * new_height > max_pixels:
+        scale = math.sqrt(width * height / max_pixels)
+        return tuple(max(factor, math.floor(side / scale / factor) * factor) for side in (width, height))
+    if new_width * new_height < min_pixels:
+        scale = math.sqrt(min_pixels / (width * height))
+        return tuple(math.ceil(side * scale / factor) * factor for side in (width, height))
+    return new_width, new_height
+
+
+# <<< kit/smart_resize.py
+
+# >>> kit/dots_page.py
+# How the models of the dots.ocr family see a page: the size of its image, and boxes in that size.
+
+
+DOTS_PIXELS = (3136, 11289600)  # fewest and most; github.com/rednote-hilab/dots.ocr at 36d7248, consts.py
+
+
+def seen_size(page):
+    """(width, height) in pixels of the page's image as the model sees it, the space of its boxes."""
+    return smart_resize(*page.image.size, 28, *DOTS_PIXELS)
+
+
+def box_as_seen(box, page):
+    """A box in pixels of the original, or None for the whole page, in whole pixels of what the model sees."""
+    scales = [seen / original for seen, original in zip(seen_size(page), (page.width, page.height), strict=True)]
+    return [int(x * scale) for x, scale in zip(box or [0, 0, page.width, page.height], scales * 2, strict=True)]
+
+
+# <<< kit/dots_page.py
+
 # >>> kit/vllm.py
 # What both vLLM engines share: engine arguments, sampling, the window, and the checks before anything is paid.
 
@@ -4225,27 +4257,6 @@ def credentials():
 
 
 # <<< kit/serve.py
-
-# >>> kit/smart_resize.py
-# The size that Qwen2-VL's image processor gives an image.
-
-
-def smart_resize(width, height, factor, min_pixels, max_pixels):
-    """(width, height) after the processor: multiples of `factor`, the area between the bounds, the shape kept.
-
-    The rule of transformers 5.19, whose own order is (height, width) and which refuses shapes beyond 200 to 1.
-    """
-    new_width, new_height = (round(side / factor) * factor for side in (width, height))
-    if new_width * new_height > max_pixels:
-        scale = math.sqrt(width * height / max_pixels)
-        return tuple(max(factor, math.floor(side / scale / factor) * factor) for side in (width, height))
-    if new_width * new_height < min_pixels:
-        scale = math.sqrt(min_pixels / (width * height))
-        return tuple(math.ceil(side * scale / factor) * factor for side in (width, height))
-    return new_width, new_height
-
-
-# <<< kit/smart_resize.py
 # <<< shared part
 
 

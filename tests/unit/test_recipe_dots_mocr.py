@@ -398,3 +398,8 @@ def test_hostile_json(value, cut, noise):
 def test_hostile_text(text):
     result = read(text)
     assert result.flags == ["unparsed"] or result.blocks is not None
+
+
+def test_pages_are_reduced_to_what_the_model_takes():
+    assert dots.RECIPE["image"]["max_pixels"] == dots.DOTS_PIXELS[1]
+    assert dots.RECIPE["image_tokens"] == dots.DOTS_PIXELS[1] // 28**2

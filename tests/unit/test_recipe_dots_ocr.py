@@ -84,3 +84,8 @@ def test_1_5_is_dots_mocr_with_other_weights():
     assert later.RECIPE == {**mocr.RECIPE, "name": "dots-ocr-1.5", "model": "davanstrien/dots.ocr-1.5"}
     body = body_of(later, page_of(later), options_of(later, "--task", "web-parsing"))
     assert body["messages"][0]["content"][1]["text"].startswith("<|img|><|imgpad|><|endofimg|>Parsing the layout")
+
+
+def test_pages_are_reduced_to_what_the_model_takes():
+    assert dots.RECIPE["image"]["max_pixels"] == dots.DOTS_PIXELS[1]
+    assert dots.RECIPE["image_tokens"] == dots.DOTS_PIXELS[1] // 28**2
