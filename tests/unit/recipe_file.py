@@ -22,9 +22,8 @@ def load_recipe(name):
 
 def options_of(recipe, *words):
     """The namespace that the command line `<recipe> in out <words>` becomes, settled as the run settles it."""
-    options = recipe.option_parser(recipe.RECIPE, getattr(recipe, "add_options", None)).parse_args(
-        ["in", "out", *map(str, words)]
-    )
+    own = getattr(recipe, "add_options", None) or getattr(recipe, "window_options", None)
+    options = recipe.option_parser(recipe.RECIPE, own).parse_args(["in", "out", *map(str, words)])
     recipe.settle(options, recipe.RECIPE, {"serve": None, "offline": None})
     return options
 
