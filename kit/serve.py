@@ -80,7 +80,8 @@ async def served_rows(server, units, talk, options, recipe, stop):
     """
     from saturate import AdaptiveClient, Fixed
 
-    window, more, tasks = window_size(options, recipe), True, set()
+    engines = 1 if options.endpoint or recipe.get("server_command") else engine_count(options, recipe)
+    window, more, tasks = window_size(options, recipe, engines), True, set()
     seconds = getattr(options, "request_timeout", REQUEST_SECONDS)
     client = AdaptiveClient(server.url, Fixed(window), credentials(), seconds, signal_source="none")
     async with client:
@@ -232,8 +233,7 @@ def server_command(options, recipe, port):
     if recipe.get("server_command"):
         filled = {"{model}": options.model, "{port}": str(port), "{max_model_len}": str(options.max_model_len)}
         return [filled.get(word, word) for word in recipe["server_command"]]
-    args = engine_args(options, recipe)
-    replicas = max(1, len(gpus()) // (args.get("tensor_parallel_size") or 1))
+    args, replicas = engine_args(options, recipe), engine_count(options, recipe)
     # These processes prepare the pages; 6 to 8 of them kept one H200 busy on 16 cores.
     apis = max(1, min(8 * replicas, (os.cpu_count() or 1) // 2))
     args |= {"served_model_name": options.model, "host": "127.0.0.1", "port": port}
@@ -241,6 +241,11 @@ def server_command(options, recipe, port):
     args |= {"api_server_count": apis} if apis > 1 else {}
     args["chat_template_content_format"] = chat_arguments(recipe)["chat_template_content_format"]
     return [recipe.get("server_python", sys.executable), "-m", "vllm.entrypoints.cli.main", "serve", *cli_args(args)]
+
+
+def engine_count(options, recipe):
+    """How many copies of the model the GPUs here hold, one for each `tensor_parallel_size` of them; at least 1."""
+    return max(1, len(gpus()) // (engine_args(options, recipe).get("tensor_parallel_size") or 1))
 
 
 def end_on_stop(process, stop):

@@ -137,14 +137,14 @@ def sampling_params(body):
 PROMPT_KEYS = ("chat_template_kwargs", "mm_processor_kwargs", "add_generation_prompt", "continue_final_message")
 
 
-def window_size(options, recipe):
-    """Most units in flight: twice what the engine computes at once, or what a quarter of the host's memory holds."""
+def window_size(options, recipe, engines=1):
+    """Most units in flight: twice what the engines compute at once, or what a quarter of the host's memory holds."""
     bounds = image_bounds(options, recipe)
     side = bounds.get("max_side")
     pixels = bounds.get("max_pixels") or (side * side if side else UNBOUNDED_PIXELS)
     args = engine_args(options, recipe)
     unit = BYTES_PER_PIXEL * pixels * args["limit_mm_per_prompt"].get("image", 0)
-    return options.window or max(1, min(2 * args["max_num_seqs"], host_memory() // 4 // max(unit, 1)))
+    return options.window or max(1, min(2 * args["max_num_seqs"] * engines, host_memory() // 4 // max(unit, 1)))
 
 
 def host_memory():

@@ -95,6 +95,11 @@ def test_window_is_bound_by_engine_and_memory(monkeypatch, image, gigabytes, exp
     assert vllm.window_size(options(), RECIPE | {"image": image}) == expected
 
 
+def test_window_grows_with_the_engines(monkeypatch):
+    monkeypatch.setattr(vllm, "host_memory", lambda: 1000 << 30)
+    assert vllm.window_size(options(), RECIPE | {"image": {"max_side": 1540}}, engines=8) == 8 * 512
+
+
 def test_window_given_by_the_user_wins(monkeypatch):
     monkeypatch.setattr(vllm, "host_memory", lambda: 1)
     assert vllm.window_size(options(window=7), RECIPE) == 7
