@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import queue
+import socket
 import sys
 import threading
 from http.client import HTTPException
@@ -33,30 +34,48 @@ LIVE_HTML = """<!doctype html>
 <header><strong id="state">Waiting for the first page</strong><nav id="units"></nav></header>
 <main><img id="picture" alt="the page being read"><pre id="text" aria-live="off"></pre></main>
 <script>
-  const units = new Map(), at = id => document.getElementById(id);
-  let shown = null, follow = true, read = 0;
-  function show() {
+  const units = new Map(), buttons = new Map(), at = id => document.getElementById(id);
+  let shown = null, follow = true, read = 0, state = "", due = false, drawn = {};
+  function show() {  // once a frame, however fast the text comes
+    if (!due) requestAnimationFrame(draw);
+    due = true;
+  }
+  function draw() {
+    due = false;
+    for (const [id, button] of buttons) if (!units.has(id)) { button.remove(); buttons.delete(id); }
+    for (const id of units.keys()) {
+      if (!buttons.has(id)) {  // kept from frame to frame: a button that is replaced under the pointer gets no click
+        const button = document.createElement("button");
+        button.textContent = id;
+        button.onclick = () => { shown = id; follow = false; show(); };
+        buttons.set(id, at("units").appendChild(button));
+      }
+      buttons.get(id).setAttribute("aria-pressed", id === shown);
+    }
     const unit = units.get(shown);
-    at("units").replaceChildren(...[...units.keys()].map(id => {
-      const button = document.createElement("button");
-      button.textContent = id;
-      button.setAttribute("aria-pressed", id === shown);
-      button.onclick = () => { shown = id; follow = false; show(); };
-      return button;
-    }));
-    at("state").textContent = read + " answers finished, " + units.size + " being read"
+    at("state").textContent = state || read + " answers finished, " + units.size + " being read"
       + (unit ? ": page " + (unit.page + 1) + " of " + unit.pages + " in " + shown : "");
     if (!unit) return;
     const source = "picture?unit=" + encodeURIComponent(shown) + "&page=" + unit.page;
     if (at("picture").getAttribute("src") !== source) at("picture").src = source;
-    at("text").textContent = unit.text;
-    at("text").scrollTop = at("text").scrollHeight;
+    const text = at("text"), atEnd = text.scrollHeight - text.scrollTop - text.clientHeight < 40;
+    if (drawn.unit === unit && drawn.page === unit.page && drawn.length <= unit.text.length) {
+      text.append(unit.text.slice(drawn.length));
+    } else {
+      text.textContent = unit.text;
+    }
+    drawn = { unit, page: unit.page, length: unit.text.length };
+    if (atEnd) text.scrollTop = text.scrollHeight;
   }
   const events = new EventSource("events");
   events.onmessage = event => {
     const said = JSON.parse(event.data);
     if (said.read !== undefined) read = said.read;
-    if (said.over) {
+    if (said.finished) {
+      events.close();
+      units.clear();
+      state = "The run is over: " + read + " answers finished";
+    } else if (said.over) {
       units.delete(said.unit);
       if (shown === said.unit) { shown = null; follow = true; }
     } else if (said.unit) {
@@ -67,7 +86,8 @@ LIVE_HTML = """<!doctype html>
     if (!units.has(shown) && follow) shown = units.keys().next().value ?? null;
     show();
   };
-  events.onopen = () => units.clear();
+  events.onopen = () => { units.clear(); state = ""; };
+  events.onerror = () => { state = "Out of reach: the run is over, or the connection is lost"; show(); };
 </script>
 </html>
 """
@@ -76,11 +96,12 @@ LIVE_HTML = """<!doctype html>
 class Reading:
     """What is being read now, and those who watch: thread-safe.
 
-    A message is {"unit", "page" (from 0), "pages", "text" (what is new of that page)} or {"unit", "over", "read"}.
+    A message is {"unit", "page" (from 0), "pages", "text" (what is new of that page)}, {"unit", "over", "read"}, or at
+    the end {"finished", "read"}.
     """
 
     def __init__(self, mark):
-        self.mark, self.lock, self.watchers, self.units, self.read = mark, threading.Lock(), set(), {}, 0
+        self.mark, self.lock, self.watchers, self.units, self.read = mark, threading.Condition(), set(), {}, 0
 
     def begin(self, unit, pictures):
         """Starts an answer; what it returns names the answer, as a unit that is asked for again has a new one."""
@@ -106,6 +127,12 @@ class Reading:
             if self.units.get(unit) is state:
                 del self.units[unit]
                 self.tell({"unit": unit, "over": True, "read": self.read})
+
+    def finish(self):
+        """Tells all who watch that nothing more comes, and waits some seconds until they know."""
+        with self.lock:
+            self.tell({"finished": True, "read": self.read})
+            self.lock.wait_for(lambda: not self.watchers, timeout=5)
 
     def message(self, unit):
         """Where the answer about a unit is: its page, with all of that page's text."""
@@ -136,6 +163,7 @@ class Reading:
         finally:
             with self.lock:
                 self.watchers.discard(watcher)
+                self.lock.notify_all()
 
     def picture(self, unit, page):
         """The data URI of a page that is being read, or None."""
@@ -190,9 +218,11 @@ def page_handler(reading):
             self.send_header("Connection", "close")
             self.end_headers()
             with reading.watched() as watcher, contextlib.suppress(OSError):
-                while not watcher.over:
+                message = {}
+                while not watcher.over and "finished" not in message:
                     try:
-                        line = f"data: {json.dumps(watcher.get(timeout=15))}"
+                        message = watcher.get(timeout=15)
+                        line = f"data: {json.dumps(message)}"
                     except queue.Empty:
                         line = ": still here"
                     self.wfile.write(f"{line}\n\n".encode())
@@ -285,6 +315,27 @@ def whole_answer(lines, hear):
     return {"choices": [{"message": {"content": "".join(pieces)}, "finish_reason": finish}], "usage": usage or {}}
 
 
+def live_host():
+    return "0.0.0.0" if os.environ.get("JOB_ID") else "127.0.0.1"
+
+
+@contextlib.contextmanager
+def free_port(port):
+    """Turns what is wrong with a port into a Stop(2)."""
+    try:
+        yield
+    except (OSError, OverflowError) as problem:
+        raise Stop(
+            f"The live page cannot have --live-port {port}: {problem}. Name another, or 0 for any that is free."
+        ) from problem
+
+
+def check_live_port(port):
+    """Raises Stop for a port that the live page cannot have, before a server is started for it."""
+    with free_port(port), socket.create_server((live_host(), port)):
+        pass
+
+
 @contextlib.contextmanager
 def live_page(url, port, mark):
     """Shows what the OpenAI server at `url` reads at http://HOST:`port`; gives the URL to send the requests to instead.
@@ -294,15 +345,13 @@ def live_page(url, port, mark):
     Raises Stop for a port that is taken.
     """
     reading = Reading(mark)
-    host = "0.0.0.0" if os.environ.get("JOB_ID") else "127.0.0.1"
     with contextlib.ExitStack() as servers:
-        try:
-            page = servers.enter_context(LiveServer((host, port), page_handler(reading)))
-        except OSError as problem:
-            raise Stop(f"The live page cannot use port {port}: {problem}. Name another with --live-port.") from problem
+        with free_port(port):
+            page = servers.enter_context(LiveServer((live_host(), port), page_handler(reading)))
         relay = servers.enter_context(LiveServer(("127.0.0.1", 0), relay_handler(reading, url)))
         for server in (page, relay):
             threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True).start()
             servers.callback(server.shutdown)
+        servers.callback(reading.finish)
         say(f"What is being read shows at http://localhost:{page.server_address[1]}/")
         yield f"http://127.0.0.1:{relay.server_address[1]}/v1"

@@ -2029,12 +2029,15 @@ class Parsed:
 
     `blocks` is a blocks document (or None), `columns` the recipe's own output columns, `flags` what the parser
     noticed: "unparsed" (the model's protocol was broken; asked again), "repaired", or words of the recipe's own.
+    `answers` are those that the reading was made of, where `steps` threw others away; None is all of them. Their flags
+    become the row's.
     """
 
     markdown: str | None
     blocks: dict | None = None
     columns: dict = field(default_factory=dict)
     flags: list = field(default_factory=list)
+    answers: list | None = None
 
 
 def say(message):

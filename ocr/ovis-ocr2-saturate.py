@@ -302,12 +302,15 @@ class Parsed:
 
     `blocks` is a blocks document (or None), `columns` the recipe's own output columns, `flags` what the parser
     noticed: "unparsed" (the model's protocol was broken; asked again), "repaired", or words of the recipe's own.
+    `answers` are those that the reading was made of, where `steps` threw others away; None is all of them. Their flags
+    become the row's.
     """
 
     markdown: str | None
     blocks: dict | None = None
     columns: dict = field(default_factory=dict)
     flags: list = field(default_factory=list)
+    answers: list | None = None
 
 
 def say(message):
@@ -476,7 +479,8 @@ def sentence(problem):
 def row_of(item, unit, sha256, parsed, answers=(), attempts=0, seconds=0.0, error=None):
     """The result row of one item: see CLAUDE.md for its keys. `unit` is None where nothing could be decoded."""
     answers = [a for a in answers if isinstance(a, Answer)]
-    flags = dict.fromkeys(flag for a in answers for flag in a.flags)
+    kept = answers if error or parsed is None or parsed.answers is None else parsed.answers
+    flags = dict.fromkeys(flag for a in kept for flag in a.flags)
     if parsed is not None:
         flags |= dict.fromkeys(parsed.flags)
     if unit is not None and any(page.partial for page in unit.pages):
@@ -488,7 +492,7 @@ def row_of(item, unit, sha256, parsed, answers=(), attempts=0, seconds=0.0, erro
         "error": error or (None if parsed else "nothing was read"),
         "flags": list(flags),
         "attempts": attempts,
-        "finish_reason": answers[-1].finish_reason if answers else None,
+        "finish_reason": kept[-1].finish_reason if kept else None,
         "prompt_tokens": sum(a.prompt_tokens for a in answers),
         "completion_tokens": sum(a.completion_tokens for a in answers),
         "seconds": round(seconds, 3),
@@ -3422,14 +3426,14 @@ def sampling_params(body):
 PROMPT_KEYS = ("chat_template_kwargs", "mm_processor_kwargs", "add_generation_prompt", "continue_final_message")
 
 
-def window_size(options, recipe):
-    """Most units in flight: twice what the engine computes at once, or what a quarter of the host's memory holds."""
+def window_size(options, recipe, engines=1):
+    """Most units in flight: twice what the engines compute at once, or what a quarter of the host's memory holds."""
     bounds = image_bounds(options, recipe)
     side = bounds.get("max_side")
     pixels = bounds.get("max_pixels") or (side * side if side else UNBOUNDED_PIXELS)
     args = engine_args(options, recipe)
     unit = BYTES_PER_PIXEL * pixels * args["limit_mm_per_prompt"].get("image", 0)
-    return options.window or max(1, min(2 * args["max_num_seqs"], host_memory() // 4 // max(unit, 1)))
+    return options.window or max(1, min(2 * args["max_num_seqs"] * engines, host_memory() // 4 // max(unit, 1)))
 
 
 def host_memory():
@@ -3892,7 +3896,8 @@ async def served_rows(server, units, talk, options, recipe, stop):
     """
     from saturate import AdaptiveClient, Fixed
 
-    window, more, tasks = window_size(options, recipe), True, set()
+    engines = 1 if options.endpoint or recipe.get("server_command") else engine_count(options, recipe)
+    window, more, tasks = window_size(options, recipe, engines), True, set()
     seconds = getattr(options, "request_timeout", REQUEST_SECONDS)
     client = AdaptiveClient(server.url, Fixed(window), credentials(), seconds, signal_source="none")
     async with client:
@@ -4044,8 +4049,7 @@ def server_command(options, recipe, port):
     if recipe.get("server_command"):
         filled = {"{model}": options.model, "{port}": str(port), "{max_model_len}": str(options.max_model_len)}
         return [filled.get(word, word) for word in recipe["server_command"]]
-    args = engine_args(options, recipe)
-    replicas = max(1, len(gpus()) // (args.get("tensor_parallel_size") or 1))
+    args, replicas = engine_args(options, recipe), engine_count(options, recipe)
     # These processes prepare the pages; 6 to 8 of them kept one H200 busy on 16 cores.
     apis = max(1, min(8 * replicas, (os.cpu_count() or 1) // 2))
     args |= {"served_model_name": options.model, "host": "127.0.0.1", "port": port}
@@ -4053,6 +4057,11 @@ def server_command(options, recipe, port):
     args |= {"api_server_count": apis} if apis > 1 else {}
     args["chat_template_content_format"] = chat_arguments(recipe)["chat_template_content_format"]
     return [recipe.get("server_python", sys.executable), "-m", "vllm.entrypoints.cli.main", "serve", *cli_args(args)]
+
+
+def engine_count(options, recipe):
+    """How many copies of the model the GPUs here hold, one for each `tensor_parallel_size` of them; at least 1."""
+    return max(1, len(gpus()) // (engine_args(options, recipe).get("tensor_parallel_size") or 1))
 
 
 def end_on_stop(process, stop):

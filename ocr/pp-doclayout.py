@@ -320,12 +320,15 @@ class Parsed:
 
     `blocks` is a blocks document (or None), `columns` the recipe's own output columns, `flags` what the parser
     noticed: "unparsed" (the model's protocol was broken; asked again), "repaired", or words of the recipe's own.
+    `answers` are those that the reading was made of, where `steps` threw others away; None is all of them. Their flags
+    become the row's.
     """
 
     markdown: str | None
     blocks: dict | None = None
     columns: dict = field(default_factory=dict)
     flags: list = field(default_factory=list)
+    answers: list | None = None
 
 
 def say(message):
@@ -494,7 +497,8 @@ def sentence(problem):
 def row_of(item, unit, sha256, parsed, answers=(), attempts=0, seconds=0.0, error=None):
     """The result row of one item: see CLAUDE.md for its keys. `unit` is None where nothing could be decoded."""
     answers = [a for a in answers if isinstance(a, Answer)]
-    flags = dict.fromkeys(flag for a in answers for flag in a.flags)
+    kept = answers if error or parsed is None or parsed.answers is None else parsed.answers
+    flags = dict.fromkeys(flag for a in kept for flag in a.flags)
     if parsed is not None:
         flags |= dict.fromkeys(parsed.flags)
     if unit is not None and any(page.partial for page in unit.pages):
@@ -506,7 +510,7 @@ def row_of(item, unit, sha256, parsed, answers=(), attempts=0, seconds=0.0, erro
         "error": error or (None if parsed else "nothing was read"),
         "flags": list(flags),
         "attempts": attempts,
-        "finish_reason": answers[-1].finish_reason if answers else None,
+        "finish_reason": kept[-1].finish_reason if kept else None,
         "prompt_tokens": sum(a.prompt_tokens for a in answers),
         "completion_tokens": sum(a.completion_tokens for a in answers),
         "seconds": round(seconds, 3),

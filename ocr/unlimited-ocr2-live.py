@@ -133,12 +133,18 @@ RECIPE = {
 def add_options(parser):
     window_options(parser)
     parser.add_argument(
-        "--live-port", type=int, default=7860, metavar="PORT", help="where the page shows (default %(default)s)"
+        "--live-port", type=int, default=7860, metavar="PORT",
+        help="where the page shows (default %(default)s; 0 for any that is free)",
     )
 
 
 def check(options):
     return check_windows(options, RECIPE)
+
+
+def preflight(options, recipe):
+    check_live_port(options.live_port)
+    preflight_sglang(options, recipe)
 
 
 def steps(unit, options):
@@ -247,12 +253,15 @@ class Parsed:
 
     `blocks` is a blocks document (or None), `columns` the recipe's own output columns, `flags` what the parser
     noticed: "unparsed" (the model's protocol was broken; asked again), "repaired", or words of the recipe's own.
+    `answers` are those that the reading was made of, where `steps` threw others away; None is all of them. Their flags
+    become the row's.
     """
 
     markdown: str | None
     blocks: dict | None = None
     columns: dict = field(default_factory=dict)
     flags: list = field(default_factory=list)
+    answers: list | None = None
 
 
 def say(message):
@@ -421,7 +430,8 @@ def sentence(problem):
 def row_of(item, unit, sha256, parsed, answers=(), attempts=0, seconds=0.0, error=None):
     """The result row of one item: see CLAUDE.md for its keys. `unit` is None where nothing could be decoded."""
     answers = [a for a in answers if isinstance(a, Answer)]
-    flags = dict.fromkeys(flag for a in answers for flag in a.flags)
+    kept = answers if error or parsed is None or parsed.answers is None else parsed.answers
+    flags = dict.fromkeys(flag for a in kept for flag in a.flags)
     if parsed is not None:
         flags |= dict.fromkeys(parsed.flags)
     if unit is not None and any(page.partial for page in unit.pages):
@@ -433,7 +443,7 @@ def row_of(item, unit, sha256, parsed, answers=(), attempts=0, seconds=0.0, erro
         "error": error or (None if parsed else "nothing was read"),
         "flags": list(flags),
         "attempts": attempts,
-        "finish_reason": answers[-1].finish_reason if answers else None,
+        "finish_reason": kept[-1].finish_reason if kept else None,
         "prompt_tokens": sum(a.prompt_tokens for a in answers),
         "completion_tokens": sum(a.completion_tokens for a in answers),
         "seconds": round(seconds, 3),
@@ -3260,30 +3270,48 @@ LIVE_HTML = """<!doctype html>
 <header><strong id="state">Waiting for the first page</strong><nav id="units"></nav></header>
 <main><img id="picture" alt="the page being read"><pre id="text" aria-live="off"></pre></main>
 <script>
-  const units = new Map(), at = id => document.getElementById(id);
-  let shown = null, follow = true, read = 0;
-  function show() {
+  const units = new Map(), buttons = new Map(), at = id => document.getElementById(id);
+  let shown = null, follow = true, read = 0, state = "", due = false, drawn = {};
+  function show() {  // once a frame, however fast the text comes
+    if (!due) requestAnimationFrame(draw);
+    due = true;
+  }
+  function draw() {
+    due = false;
+    for (const [id, button] of buttons) if (!units.has(id)) { button.remove(); buttons.delete(id); }
+    for (const id of units.keys()) {
+      if (!buttons.has(id)) {  // kept from frame to frame: a button that is replaced under the pointer gets no click
+        const button = document.createElement("button");
+        button.textContent = id;
+        button.onclick = () => { shown = id; follow = false; show(); };
+        buttons.set(id, at("units").appendChild(button));
+      }
+      buttons.get(id).setAttribute("aria-pressed", id === shown);
+    }
     const unit = units.get(shown);
-    at("units").replaceChildren(...[...units.keys()].map(id => {
-      const button = document.createElement("button");
-      button.textContent = id;
-      button.setAttribute("aria-pressed", id === shown);
-      button.onclick = () => { shown = id; follow = false; show(); };
-      return button;
-    }));
-    at("state").textContent = read + " answers finished, " + units.size + " being read"
+    at("state").textContent = state || read + " answers finished, " + units.size + " being read"
       + (unit ? ": page " + (unit.page + 1) + " of " + unit.pages + " in " + shown : "");
     if (!unit) return;
     const source = "picture?unit=" + encodeURIComponent(shown) + "&page=" + unit.page;
     if (at("picture").getAttribute("src") !== source) at("picture").src = source;
-    at("text").textContent = unit.text;
-    at("text").scrollTop = at("text").scrollHeight;
+    const text = at("text"), atEnd = text.scrollHeight - text.scrollTop - text.clientHeight < 40;
+    if (drawn.unit === unit && drawn.page === unit.page && drawn.length <= unit.text.length) {
+      text.append(unit.text.slice(drawn.length));
+    } else {
+      text.textContent = unit.text;
+    }
+    drawn = { unit, page: unit.page, length: unit.text.length };
+    if (atEnd) text.scrollTop = text.scrollHeight;
   }
   const events = new EventSource("events");
   events.onmessage = event => {
     const said = JSON.parse(event.data);
     if (said.read !== undefined) read = said.read;
-    if (said.over) {
+    if (said.finished) {
+      events.close();
+      units.clear();
+      state = "The run is over: " + read + " answers finished";
+    } else if (said.over) {
       units.delete(said.unit);
       if (shown === said.unit) { shown = null; follow = true; }
     } else if (said.unit) {
@@ -3294,7 +3322,8 @@ LIVE_HTML = """<!doctype html>
     if (!units.has(shown) && follow) shown = units.keys().next().value ?? null;
     show();
   };
-  events.onopen = () => units.clear();
+  events.onopen = () => { units.clear(); state = ""; };
+  events.onerror = () => { state = "Out of reach: the run is over, or the connection is lost"; show(); };
 </script>
 </html>
 """
@@ -3303,11 +3332,12 @@ LIVE_HTML = """<!doctype html>
 class Reading:
     """What is being read now, and those who watch: thread-safe.
 
-    A message is {"unit", "page" (from 0), "pages", "text" (what is new of that page)} or {"unit", "over", "read"}.
+    A message is {"unit", "page" (from 0), "pages", "text" (what is new of that page)}, {"unit", "over", "read"}, or at
+    the end {"finished", "read"}.
     """
 
     def __init__(self, mark):
-        self.mark, self.lock, self.watchers, self.units, self.read = mark, threading.Lock(), set(), {}, 0
+        self.mark, self.lock, self.watchers, self.units, self.read = mark, threading.Condition(), set(), {}, 0
 
     def begin(self, unit, pictures):
         """Starts an answer; what it returns names the answer, as a unit that is asked for again has a new one."""
@@ -3333,6 +3363,12 @@ class Reading:
             if self.units.get(unit) is state:
                 del self.units[unit]
                 self.tell({"unit": unit, "over": True, "read": self.read})
+
+    def finish(self):
+        """Tells all who watch that nothing more comes, and waits some seconds until they know."""
+        with self.lock:
+            self.tell({"finished": True, "read": self.read})
+            self.lock.wait_for(lambda: not self.watchers, timeout=5)
 
     def message(self, unit):
         """Where the answer about a unit is: its page, with all of that page's text."""
@@ -3363,6 +3399,7 @@ class Reading:
         finally:
             with self.lock:
                 self.watchers.discard(watcher)
+                self.lock.notify_all()
 
     def picture(self, unit, page):
         """The data URI of a page that is being read, or None."""
@@ -3417,9 +3454,11 @@ def page_handler(reading):
             self.send_header("Connection", "close")
             self.end_headers()
             with reading.watched() as watcher, contextlib.suppress(OSError):
-                while not watcher.over:
+                message = {}
+                while not watcher.over and "finished" not in message:
                     try:
-                        line = f"data: {json.dumps(watcher.get(timeout=15))}"
+                        message = watcher.get(timeout=15)
+                        line = f"data: {json.dumps(message)}"
                     except queue.Empty:
                         line = ": still here"
                     self.wfile.write(f"{line}\n\n".encode())
@@ -3512,6 +3551,27 @@ def whole_answer(lines, hear):
     return {"choices": [{"message": {"content": "".join(pieces)}, "finish_reason": finish}], "usage": usage or {}}
 
 
+def live_host():
+    return "0.0.0.0" if os.environ.get("JOB_ID") else "127.0.0.1"
+
+
+@contextlib.contextmanager
+def free_port(port):
+    """Turns what is wrong with a port into a Stop(2)."""
+    try:
+        yield
+    except (OSError, OverflowError) as problem:
+        raise Stop(
+            f"The live page cannot have --live-port {port}: {problem}. Name another, or 0 for any that is free."
+        ) from problem
+
+
+def check_live_port(port):
+    """Raises Stop for a port that the live page cannot have, before a server is started for it."""
+    with free_port(port), socket.create_server((live_host(), port)):
+        pass
+
+
 @contextlib.contextmanager
 def live_page(url, port, mark):
     """Shows what the OpenAI server at `url` reads at http://HOST:`port`; gives the URL to send the requests to instead.
@@ -3521,16 +3581,14 @@ def live_page(url, port, mark):
     Raises Stop for a port that is taken.
     """
     reading = Reading(mark)
-    host = "0.0.0.0" if os.environ.get("JOB_ID") else "127.0.0.1"
     with contextlib.ExitStack() as servers:
-        try:
-            page = servers.enter_context(LiveServer((host, port), page_handler(reading)))
-        except OSError as problem:
-            raise Stop(f"The live page cannot use port {port}: {problem}. Name another with --live-port.") from problem
+        with free_port(port):
+            page = servers.enter_context(LiveServer((live_host(), port), page_handler(reading)))
         relay = servers.enter_context(LiveServer(("127.0.0.1", 0), relay_handler(reading, url)))
         for server in (page, relay):
             threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True).start()
             servers.callback(server.shutdown)
+        servers.callback(reading.finish)
         say(f"What is being read shows at http://localhost:{page.server_address[1]}/")
         yield f"http://127.0.0.1:{relay.server_address[1]}/v1"
 
@@ -3666,14 +3724,14 @@ def sampling_params(body):
 PROMPT_KEYS = ("chat_template_kwargs", "mm_processor_kwargs", "add_generation_prompt", "continue_final_message")
 
 
-def window_size(options, recipe):
-    """Most units in flight: twice what the engine computes at once, or what a quarter of the host's memory holds."""
+def window_size(options, recipe, engines=1):
+    """Most units in flight: twice what the engines compute at once, or what a quarter of the host's memory holds."""
     bounds = image_bounds(options, recipe)
     side = bounds.get("max_side")
     pixels = bounds.get("max_pixels") or (side * side if side else UNBOUNDED_PIXELS)
     args = engine_args(options, recipe)
     unit = BYTES_PER_PIXEL * pixels * args["limit_mm_per_prompt"].get("image", 0)
-    return options.window or max(1, min(2 * args["max_num_seqs"], host_memory() // 4 // max(unit, 1)))
+    return options.window or max(1, min(2 * args["max_num_seqs"] * engines, host_memory() // 4 // max(unit, 1)))
 
 
 def host_memory():
@@ -3975,7 +4033,8 @@ async def served_rows(server, units, talk, options, recipe, stop):
     """
     from saturate import AdaptiveClient, Fixed
 
-    window, more, tasks = window_size(options, recipe), True, set()
+    engines = 1 if options.endpoint or recipe.get("server_command") else engine_count(options, recipe)
+    window, more, tasks = window_size(options, recipe, engines), True, set()
     seconds = getattr(options, "request_timeout", REQUEST_SECONDS)
     client = AdaptiveClient(server.url, Fixed(window), credentials(), seconds, signal_source="none")
     async with client:
@@ -4127,8 +4186,7 @@ def server_command(options, recipe, port):
     if recipe.get("server_command"):
         filled = {"{model}": options.model, "{port}": str(port), "{max_model_len}": str(options.max_model_len)}
         return [filled.get(word, word) for word in recipe["server_command"]]
-    args = engine_args(options, recipe)
-    replicas = max(1, len(gpus()) // (args.get("tensor_parallel_size") or 1))
+    args, replicas = engine_args(options, recipe), engine_count(options, recipe)
     # These processes prepare the pages; 6 to 8 of them kept one H200 busy on 16 cores.
     apis = max(1, min(8 * replicas, (os.cpu_count() or 1) // 2))
     args |= {"served_model_name": options.model, "host": "127.0.0.1", "port": port}
@@ -4136,6 +4194,11 @@ def server_command(options, recipe, port):
     args |= {"api_server_count": apis} if apis > 1 else {}
     args["chat_template_content_format"] = chat_arguments(recipe)["chat_template_content_format"]
     return [recipe.get("server_python", sys.executable), "-m", "vllm.entrypoints.cli.main", "serve", *cli_args(args)]
+
+
+def engine_count(options, recipe):
+    """How many copies of the model the GPUs here hold, one for each `tensor_parallel_size` of them; at least 1."""
+    return max(1, len(gpus()) // (engine_args(options, recipe).get("tensor_parallel_size") or 1))
 
 
 def end_on_stop(process, stop):
@@ -4658,6 +4721,6 @@ if __name__ == "__main__":
             steps=steps,
             add_options=add_options,
             check=check,
-            preflight=preflight_sglang,
+            preflight=preflight,
         )
     )

@@ -178,6 +178,26 @@ def test_layout_then_crops_asks_again_only_for_the_crop_that_looped():
     assert talk([Answer("0")], steps=layout_then_crops)[0]["text"] == ""
 
 
+def turned(unit, options):
+    (sideways,) = yield [request(unit.pages[0], options)]
+    (upright,) = yield [request(unit.pages[0], options)]
+    keeps_both = upright.text == "unlike"
+    return Parsed(upright.text, answers=None if keeps_both else [upright])
+
+
+def test_flags_are_those_of_the_answers_that_the_reading_rests_on():
+    locked, loop = RECIPE | {"lock_sampling": True}, Answer("so on " * 90, "length", 5, 100)
+    row, _ = talk([loop, Answer("upright", "stop", 5, 2)], steps=turned, recipe=locked)
+    assert (row["text"], row["flags"], row["finish_reason"]) == ("upright", [], "stop")
+    assert (row["prompt_tokens"], row["completion_tokens"]) == (10, 102), "what it cost counts all the same"
+    row, _ = talk([Answer("fine"), loop], steps=turned, recipe=locked)
+    assert (row["flags"], row["finish_reason"]) == (["truncated", "looped"], "length")
+    row, _ = talk([loop, Answer("unlike")], steps=turned, recipe=locked)
+    assert row["flags"] == ["truncated", "looped"]
+    row, _ = talk([loop, ValueError("too long")], steps=turned, recipe=locked)
+    assert row["error"] and row["flags"] == ["truncated", "looped"]
+
+
 def with_fallback(unit, options):
     try:
         (answer,) = yield [request(unit.pages[0], options)]

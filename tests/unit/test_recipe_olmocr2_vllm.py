@@ -173,6 +173,7 @@ def test_turns_add_up():
     answers = iter([said(upright=False, turn=90), said(upright=False, turn=90), said()])
     result, asked = read(upright_page(), lambda image: next(answers))
     assert (result.columns["rotation"], asked, result.flags) == (180, 3, [])
+    assert [answer.text for answer in result.answers] == [said()], "the readings of a lying page are none of the row's"
 
 
 @pytest.mark.parametrize("turn, asked", [(0, 1), (90, 4), (180, 2), (270, 4), (45, 1)])

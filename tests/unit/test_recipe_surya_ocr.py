@@ -112,12 +112,15 @@ def test_a_bad_page_is_read_block_by_block(first):
     assert [body["max_tokens"] for body in asked[2]] == [250, 8192]
     assert asked[2][0]["messages"][0]["content"][0]["image"].size == (823, 260)  # with 4 pixels around it
     assert result.markdown == "In the year\n\n<table><tr><td>1</td></tr></table>" and result.flags == ["by_block"]
+    assert [answer.text for answer in result.answers[:2]] == [LAYOUT_ANSWER, "<p>In the year</p>"]
+    assert len(result.answers) == 3, "a full page that looped is no part of the row, and its flag is none of the row's"
 
 
 def test_where_no_layout_comes_either():
     assert talk([[said("Only words.")], [said("nothing")]])[1].flags == ["unparsed"]
     result = talk([[said(PAGE, "looped")], [said("[]")]])[1]
     assert result.markdown.startswith("## Births") and result.flags == []
+    assert [answer.flags for answer in result.answers] == [("looped",)]
 
 
 def test_a_blank_page():

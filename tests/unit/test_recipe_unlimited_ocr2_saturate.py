@@ -59,6 +59,7 @@ def test_a_looping_page_and_its_empty_neighbour_are_read_again():
     assert again == [1, 2] and pages_of(parsed) == ok(*TEXTS)
     assert parsed.columns["pages_reread"] == 2 and parsed.columns["status"] == "ok" and parsed.flags == ["repaired"]
     assert [len(page["blocks"]) for page in parsed.blocks["pages"]] == [2, 2, 2, 1]
+    assert [answer.text for answer in parsed.answers] == [B, C], "the window's loop is not in the row any more"
 
 
 def test_pages_that_stand_one_too_late_are_found_and_read_again():
@@ -90,6 +91,7 @@ def test_a_page_that_loops_again_keeps_its_first_reading():
     parsed, again = talk(answer_of([A, LOOP, C, D]), {1: f"{LOOP}, and more"})
     assert again == [1] and pages_of(parsed) == [*ok(A), ("looped", LOOP), *ok(C, D)]
     assert parsed.flags == ["looped"] and parsed.columns["status"] == "partial"
+    assert [answer.text for answer in parsed.answers] == [answer_of([A, LOOP, C, D])]
 
 
 def test_the_end_of_a_window_that_was_cut_off_is_read_again():
