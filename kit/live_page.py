@@ -326,7 +326,8 @@ def free_port(port):
         yield
     except (OSError, OverflowError) as problem:
         raise Stop(
-            f"The live page cannot have --live-port {port}: {problem}. Name another, or 0 for any that is free."
+            f"The live page cannot have --live-port {port}: {str(problem).rstrip('.')}. "
+            "Name another, or 0 for any that is free."
         ) from problem
 
 
