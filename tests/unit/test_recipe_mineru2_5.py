@@ -1,4 +1,9 @@
-"""MinerU2.5: both steps through the authors' package, as bodies, as blocks, and as a whole run."""
+"""MinerU2.5: both steps through the authors' package, as bodies, as blocks, beside their client, and as a whole run."""
+
+import base64
+import io
+import re
+import zlib
 
 import pytest
 from hypothesis import given, settings
@@ -6,6 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from tests.unit.recipe_file import load_recipe, options_of
+from tests.unit.test_serve import completion, standing_in
 from tests.unit.whole_run import whole_run
 
 mineru = load_recipe("mineru2.5")
@@ -189,6 +195,63 @@ def test_the_guard_is_found_beside_the_script(tmp_path):
     for missing in ("mineru_vl_utils:Missing", "no_such_package:Guard", "vllm.missing:Guard"):
         with pytest.raises(mineru.Stop, match=f"logits processor {missing} is not installed"):
             mineru.check_code({**args, "logits_processors": [missing]}, {}, tmp_path / "vllm")
+
+
+def asked(body):
+    """What a body asks: the model's words, the picture's pixels and the sampling; not how they are packed."""
+    system, user = body["messages"]
+    picture, text = user["content"]
+    if picture["type"] == "image_url":
+        picture = Image.open(io.BytesIO(base64.b64decode(picture["image_url"]["url"].partition(",")[2])))
+    else:
+        picture = picture["image"]
+    rest = {key: value for key, value in body.items() if key not in ("model", "messages", "max_tokens")}
+    return repr((system["content"], text["text"], picture.size, zlib.crc32(picture.tobytes()), sorted(rest.items())))
+
+
+@pytest.mark.parametrize("words", [[], ["--image-analysis"]], ids=["plain", "image analysis"])
+@pytest.mark.parametrize("extra", ["", box("520 120 700 300", "image"), box("510 100 938 400", "equation_block")])
+def test_it_asks_and_reads_as_the_authors_client_does(words, extra, monkeypatch):
+    """Their client over HTTP, its repairs and all, against the recipe's own steps: the same page, model and answers."""
+    from mineru_vl_utils import MinerUClient
+    from mineru_vl_utils.post_process import table_image_processor
+
+    monkeypatch.setattr(table_image_processor, "_generate_uid", lambda: "ACDG")  # drawn by lot, over a table's picture
+    layout = LAYOUT + extra
+    said = {
+        "\nLayout Detection:": layout,
+        "\nText Recognition:": "under_scores and \\[a^{2}\\] in  a line",
+        "\nTable Recognition:": SAID["\nTable Recognition:"][0] + "<fcel>[ACDG]<nl>",
+        "\nFormula Recognition:": "\\[ \\left( x_{1}_{2} \\right \\]",
+        "\nImage Analysis:": "<|class_start|>chart<|class_end|><|sub_class_start|>bar<|sub_class_end|>"
+        "<|caption_start|>A mill<|caption_end|><|content_start|>| a | b |\n|---|---|\n| 1 | 2 |<|content_end|>",
+    }
+    sheet, bodies = page(), []
+    for place in range(0, 1400, 7):
+        sheet.image.paste((place % 255, 90, 30), (place % 900, place, place % 900 + 90, place + 5))
+
+    def behave(body):
+        bodies.append(body)
+        return 200, completion(said[prompt_of(body)])
+
+    with standing_in(behave, [mineru.RECIPE["model"]]) as server:
+        client = MinerUClient(
+            "http-client", server_url=f"http://127.0.0.1:{server.server_address[1]}", use_tqdm=False,
+            image_analysis=bool(words), max_retries=0,
+        )  # fmt: skip
+        theirs = client.two_step_extract(sheet.image)
+    options = options_of(mineru, *words)
+    rounds, result = talk(layout, {prompt: [answer] * 20 for prompt, answer in said.items()}, options, sheet)
+    unit = mineru.Unit("1", [sheet])
+    ours = [mineru.complete(body, options, mineru.RECIPE, unit) for body in sum(rounds, [])]
+    assert sorted(map(asked, ours)) == sorted(map(asked, bodies)) and len(ours) >= 9
+    contents = [re.sub(r'<img src="data:[^"]*"/>', "<img/>", block.content or "").strip() for block in theirs]
+    found = result.blocks["blocks"]
+    assert [(b["raw_label"], b["content"]) for b in found] == [
+        (b.type, c) for b, c in zip(theirs, contents, strict=True)
+    ]
+    pixels = [[round(v * (1000, 1400)[n % 2]) for n, v in enumerate(b.bbox)] for b in theirs]
+    assert [b["bbox"] for b in found] == pixels
 
 
 def test_a_whole_run(tmp_path):
