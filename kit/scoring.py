@@ -13,18 +13,17 @@ from statistics import fmean, median
 from kit.bench_outputs import Output, output_at, page_number, text_columns
 from kit.metrics_blocks import formulas_in, score_blocks, score_formulas
 from kit.metrics_facts import check_fact
+from kit.metrics_order import order_free
 from kit.metrics_stats import holm, paired_p_value, ratio_interval
 from kit.metrics_tables import score_tables, tables_in
 from kit.metrics_text import (
     bag_scores,
+    compared_characters,
     confusions,
-    cut_loops,
     edit_counts,
     error_rate,
-    graphemes,
     is_unspaced,
     normal_text,
-    order_free,
     words_of,
 )
 from kit.plain_text import to_plain_text
@@ -168,15 +167,12 @@ def score_page(truth, output, blocks=None, profile="standard"):
     """
     said = output.text or ""
     plain = [to_plain_text(text, cell=" ") for text in (truth.text, said)]
-    true, read = (normal_text(text, profile) for text in plain)
-    read, cut = cut_loops(true, read)
-    true, read = graphemes(true), graphemes(read)
+    true, read, cut = compared_characters(*plain, profile)
     counts = edit_counts(true, read)
-    raw = [graphemes(normal_text(text, "diplomatic")) for text in (truth.text, said)]
-    raw_counts = edit_counts(raw[0], cut_loops(raw[0], raw[1])[0])
+    raw_counts = edit_counts(*compared_characters(truth.text, said, "diplomatic")[:2])
     row = {"state": output.state, "error": output.error, "flags": " ".join(output.flags) or None, "cut": cut}
     row |= {"cer": error_rate(counts), **counts, "read_length": len(read)}
-    row |= {"cer_raw": error_rate(raw_counts), "raw_errors": raw_counts["errors"], "raw_length": len(raw[0])}
+    row |= {"cer_raw": error_rate(raw_counts), "raw_errors": raw_counts["errors"], "raw_length": raw_counts["length"]}
     blank = [not text for text in plain]
     row |= {"missed": blank[1] and not blank[0] and output.state != "error", "invented": blank[0] and not blank[1]}
     true_text, read_text = "".join(true), "".join(read)
@@ -294,8 +290,8 @@ def compare_runs(rows_of, resamples=10_000):
 
 def page_confusions(truth, output, profile):
     """Counter of (true, read) characters of one page."""
-    true, read = (normal_text(to_plain_text(text, cell=" "), profile) for text in (truth.text, output.text or ""))
-    return confusions(true, cut_loops(true, read)[0])
+    plain = [to_plain_text(text, cell=" ") for text in (truth.text, output.text or "")]
+    return confusions(*compared_characters(*plain, profile)[:2])
 
 
 def csv_text(rows):

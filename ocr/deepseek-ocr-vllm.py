@@ -135,7 +135,6 @@ RECIPE = {
 
 # The guard against loops, upstream README and vLLM; 128821 and 128822 are <td> and </td>, which may repeat.
 GUARD = {"ngram_size": 30, "window_size": 90, "whitelist_token_ids": [128821, 128822]}
-GRID = (999, 999)  # the space of the boxes, upstream run_dpsk_ocr_image.py
 
 
 def add_options(parser):
@@ -161,77 +160,12 @@ def request(page, options):
 
 
 def parse(answer, page, options):
-    r"""Markdown and boxes as upstream's scripts make them: tags gone, `\coloneqq` and `\eqqcolon` as `:=` and `=:`.
-
-    Of the tasks image and rec the tagged words are the text itself, not a label.
-    """
-    text = answer.text.replace("\\coloneqq", ":=").replace("\\eqqcolon", "=:")
-    spans = ref_spans(text)
-    if options.task in ("image", "rec"):
-        spans = [("text", boxes, said or label) for label, boxes, said in spans]
-    boxed = any(boxes for _, boxes, _ in spans)
-    blocks = blocks_document(page, spans_blocks(spans), GRID) if boxed else None
+    """Markdown and boxes; of the tasks image and rec the tagged words are the text itself, not a label."""
     asked = options.task in ("document", "image", "rec") and not options.prompt
-    return Parsed(spans_markdown(spans), blocks, flags=["unparsed"] if asked and spans and not boxed else [])
+    return ref_parsed(answer.text, page, asked, said_in_tags=options.task in ("image", "rec"))
 
 
 # >>> shared part: auto  (edited in kit/, stamped by tools/sync.py)
-# >>> kit/blocks.py
-# The blocks document: one form for every model's boxes, so that one exporter serves all.
-
-
-BLOCK_LABELS = (
-    "title", "header", "footer", "page_number", "heading", "text", "list", "caption", "footnote", "table", "formula",
-    "picture", "code", "form", "toc", "reference", "seal", "other",
-)  # fmt: skip
-
-
-def blocks_document(page, blocks, size=None):
-    """Blocks document of one page: pixels of the original, x right, y down, clipped to the page.
-
-    `blocks` are dicts with `bbox` [x0, y0, x1, y1] and any of `label`, `content`, `format` ("html", "latex",
-    "markdown", "text"), `confidence`, `raw_label`; their order is the reading order. `size` is the
-    (width, height) of the space the boxes are in: (1000, 1000) for normalised ones, `page.image.size` for pixels of
-    what the model saw (the default). A box that is no four numbers, or has no area on the page, becomes null: its
-    content stays. Raises ValueError for a label outside BLOCK_LABELS.
-    """
-    width, height = size or page.image.size
-    document = {"schema": "ocr-blocks/1", "width": page.width, "height": page.height, "blocks": []}
-    if page.dpi:
-        document["dpi"] = page.dpi
-    for order, block in enumerate(blocks):
-        label = block.get("label", "text")
-        if label not in BLOCK_LABELS:
-            raise ValueError(f"unknown block label {label!r}; choose one of {', '.join(BLOCK_LABELS)}")
-        document["blocks"].append(
-            {
-                "order": order,
-                "label": label,
-                "bbox": box_on_page(block.get("bbox"), page, width, height),
-                "content": block.get("content", ""),
-                "format": block.get("format", "text"),
-                "confidence": block.get("confidence"),
-                "raw_label": block.get("raw_label", label),
-            }
-        )
-    return document
-
-
-def box_on_page(box, page, width, height):
-    """Box in a `width` x `height` space as [x0, y0, x1, y1] whole pixels of the original page, or None."""
-    try:
-        x0, y0, x1, y1 = (float(value) for value in box)
-        x0, x1 = sorted((x0 * page.width / width, x1 * page.width / width))
-        y0, y1 = sorted((y0 * page.height / height, y1 * page.height / height))
-        x0, x1 = (min(max(round(x), 0), page.width) for x in (x0, x1))
-        y0, y1 = (min(max(round(y), 0), page.height) for y in (y0, y1))
-    except (TypeError, ValueError, OverflowError, ZeroDivisionError):
-        return None
-    return [x0, y0, x1, y1] if x0 < x1 and y0 < y1 else None
-
-
-# <<< kit/blocks.py
-
 # >>> kit/seam.py
 # The types that pass between a recipe's model part and the shared part.
 
@@ -3308,6 +3242,62 @@ def vars_of(tally):
 
 # <<< kit/cli.py
 
+# >>> kit/blocks.py
+# The blocks document: one form for every model's boxes, so that one exporter serves all.
+
+
+BLOCK_LABELS = (
+    "title", "header", "footer", "page_number", "heading", "text", "list", "caption", "footnote", "table", "formula",
+    "picture", "code", "form", "toc", "reference", "seal", "other",
+)  # fmt: skip
+
+
+def blocks_document(page, blocks, size=None):
+    """Blocks document of one page: pixels of the original, x right, y down, clipped to the page.
+
+    `blocks` are dicts with `bbox` [x0, y0, x1, y1] and any of `label`, `content`, `format` ("html", "latex",
+    "markdown", "text"), `confidence`, `raw_label`; their order is the reading order. `size` is the
+    (width, height) of the space the boxes are in: (1000, 1000) for normalised ones, `page.image.size` for pixels of
+    what the model saw (the default). A box that is no four numbers, or has no area on the page, becomes null: its
+    content stays. Raises ValueError for a label outside BLOCK_LABELS.
+    """
+    width, height = size or page.image.size
+    document = {"schema": "ocr-blocks/1", "width": page.width, "height": page.height, "blocks": []}
+    if page.dpi:
+        document["dpi"] = page.dpi
+    for order, block in enumerate(blocks):
+        label = block.get("label", "text")
+        if label not in BLOCK_LABELS:
+            raise ValueError(f"unknown block label {label!r}; choose one of {', '.join(BLOCK_LABELS)}")
+        document["blocks"].append(
+            {
+                "order": order,
+                "label": label,
+                "bbox": box_on_page(block.get("bbox"), page, width, height),
+                "content": block.get("content", ""),
+                "format": block.get("format", "text"),
+                "confidence": block.get("confidence"),
+                "raw_label": block.get("raw_label", label),
+            }
+        )
+    return document
+
+
+def box_on_page(box, page, width, height):
+    """Box in a `width` x `height` space as [x0, y0, x1, y1] whole pixels of the original page, or None."""
+    try:
+        x0, y0, x1, y1 = (float(value) for value in box)
+        x0, x1 = sorted((x0 * page.width / width, x1 * page.width / width))
+        y0, y1 = sorted((y0 * page.height / height, y1 * page.height / height))
+        x0, x1 = (min(max(round(x), 0), page.width) for x in (x0, x1))
+        y0, y1 = (min(max(round(y), 0), page.height) for y in (y0, y1))
+    except (TypeError, ValueError, OverflowError, ZeroDivisionError):
+        return None
+    return [x0, y0, x1, y1] if x0 < x1 and y0 < y1 else None
+
+
+# <<< kit/blocks.py
+
 # >>> kit/grounding.py
 # Text with boxes as DeepSeek-OCR and Unlimited-OCR write it: readers of both dialects, their Markdown and blocks.
 
@@ -3387,6 +3377,20 @@ def spans_blocks(spans):
                 }
             )
     return blocks
+
+
+def ref_parsed(text, page, asked, said_in_tags=False):
+    r"""Parsed of an answer in DeepSeek-OCR's dialect, as upstream's scripts make it: tags gone, `\coloneqq` and
+    `\eqqcolon` as `:=` and `=:`; "unparsed" where boxes were `asked` for and none came.
+
+    With `said_in_tags` the tagged words are the text itself, unless a text follows them; then they are a label.
+    """
+    spans = ref_spans(text.replace("\\coloneqq", ":=").replace("\\eqqcolon", "=:"))
+    if said_in_tags:
+        spans = [(label if said else "text", boxes, said or label) for label, boxes, said in spans]
+    boxed = any(boxes for _, boxes, _ in spans)
+    blocks = blocks_document(page, spans_blocks(spans), (999, 999)) if boxed else None
+    return Parsed(spans_markdown(spans), blocks, flags=["unparsed"] if asked and spans and not boxed else [])
 
 
 # <<< kit/grounding.py

@@ -9,6 +9,7 @@
 #     "pillow>=11",
 #     "pypdfium2>=5.0",
 #     "rapidfuzz>=3.9",
+#     "regex>=2024.11.6",
 #     "scipy>=1.11",
 # ]
 #
@@ -31,8 +32,9 @@ of the variable that holds the key; no key is sent otherwise), `task=` (of the r
 `stream=no`, and `args=` (options of the recipe). One target is measured after the other.
 
 An answer counts when it keeps the model's protocol: boxes for layout and end2end, a whole table for table, text. That
-says nothing about what was read; `--gold FOLDER` (NAME.md or NAME.txt, NAME.json with blocks) puts character error rate
-and IoU beside it. Endpoints of MLX, llama.cpp or a vendor are targets like any other: SERVING.md says what is known.
+says nothing about what was read; `--gold FOLDER` (NAME.md or NAME.txt, NAME.json with blocks) puts character error
+rate, counted as ocr-score.py does, and IoU beside it. Endpoints of MLX, llama.cpp or a vendor are targets like any
+other: SERVING.md says what is known.
 
 Hardware: none here. Numbers are comparable only from an idle GPU; report.json says what was seen.
 Output: data/benchmarks/bench_<UTC>/: report.json (its JSON Schema: `schema`), report.html, runs.jsonl as they end, and
@@ -600,7 +602,7 @@ def level_line(label, level):
 def quality_of(runs):
     """Means over pages, first iteration of the first level, of what was compared with the gold."""
     seen = {run["page"]: run["quality"] for run in reversed(runs) if run["quality"] and not run["warmup"]}
-    mean = {key: [q[key] for q in seen.values() if q[key] is not None] for key in ("cer", "f1", "iou_mean")}
+    mean = {key: [min(1, q[key]) for q in seen.values() if q[key] is not None] for key in ("cer", "f1", "iou_mean")}
     mean = {key: round(sum(values) / len(values), 4) if values else None for key, values in mean.items()}
     return (
         {"pages": len(seen), "cer_mean": mean["cer"], "f1_mean": mean["f1"], "iou_mean": mean["iou_mean"]}
@@ -1668,12 +1670,518 @@ def match_boxes(true, read, least=0.5, labels=None):
 
 # <<< kit/box_match.py
 
+# >>> kit/metrics_text.py
+# How far a read text is from the true one: characters that are compared, errors by kind, words free of order.
+
+
+QUOTES_AND_DASHES = {
+    **dict.fromkeys("‘’‚‛′´`‹›", "'"), **dict.fromkeys("“”„‟″«»", '"'),
+    **dict.fromkeys("‐‑‒–—―−", "-"), "…": "...",
+}  # fmt: skip
+INVISIBLE = dict.fromkeys(map(ord, "\u00ad\u200b\u200c\u200d\u2060\ufeff"))
+CUT_RATIO, CUT_EXTRA = 20, 10_000  # what is longer than ratio * truth + extra is cut: loops are bad enough
+# Scripts written without spaces between words: error rates of words say nothing about them.
+UNSPACED = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}]"
+
+
+def normal_text(text, profile="standard"):
+    """Text as it is compared; the same for both sides. Markup is a matter of `to_plain_text`, before this.
+
+    "diplomatic": NFC, kinds of white space unified, invisible characters dropped. "standard": also every run of white
+    space one space, words that a line end breaks joined, quotation marks, dashes and ellipses as ASCII. "lenient":
+    also NFKC (long s, ligatures, fractions), e above as umlaut, no case, no punctuation. Raises ValueError for another.
+    """
+    if profile not in ("diplomatic", "standard", "lenient"):
+        raise ValueError(f"profile is {profile!r}; choose diplomatic, standard or lenient")
+    text = unicodedata.normalize("NFC", text.replace("\r\n", "\n").replace("\r", "\n"))
+    text = re.sub(r"[^\S\n]", " ", text.translate(INVISIBLE))
+    if profile == "diplomatic":
+        return text.strip()
+    text = re.sub(r"(?<=[^\W\d_])[-\u2010\u2e17=¬] *\n+ *(?=[^\W\d_])", joined_hyphen(text), text)
+    text = "".join(QUOTES_AND_DASHES.get(letter, letter) for letter in text)
+    if profile == "lenient":
+        text = unicodedata.normalize("NFC", unicodedata.normalize("NFKC", text.replace("\u0364", "\u0308")).casefold())
+        text = "".join(" " if unicodedata.category(letter)[0] in "PS" else letter for letter in text)
+    return " ".join(text.split())
+
+
+def joined_hyphen(text):
+    """What replaces a hyphen at a line end: nothing before a small letter, else the hyphen stays, without the break."""
+    return lambda found: "" if text[found.end()].islower() else "-"
+
+
+def graphemes(text):
+    """The characters that a reader counts: a str where each is one code point, else a list of clusters."""
+    import regex
+
+    clusters = regex.findall(r"\X", text)
+    return text if len(clusters) == len(text) else clusters
+
+
+def words_of(text):
+    """Words by Unicode's word boundaries (UAX 29), without those of punctuation, symbols and marks only.
+
+    The same words as dinglehopper's.
+    """
+    import regex
+
+    return [
+        word
+        for word in regex.split(r"(?V1w)\b", unicodedata.normalize("NFC", text))
+        if any(unicodedata.category(letter) not in ("Cc", "Cf") and unicodedata.category(letter)[0] not in "MPSZ"
+               for letter in word)
+    ]  # fmt: skip
+
+
+def is_unspaced(text):
+    """True if most letters of the text belong to scripts without spaces between words."""
+    import regex
+
+    return 2 * len(regex.findall(UNSPACED, text)) > len(regex.findall(r"\p{L}", text)) > 0
+
+
+def edit_counts(true, read):
+    """{"errors", "substitutions", "insertions", "deletions", "length"} of two sequences of hashable items.
+
+    `length` is that of the truth. The kinds are those of one shortest alignment, rapidfuzz's, which jiwer counts too.
+    """
+    from rapidfuzz.distance import Levenshtein
+
+    kinds = Counter(edit.tag for edit in Levenshtein.editops(true, read))
+    return {
+        "errors": kinds.total(),
+        "substitutions": kinds["replace"],
+        "insertions": kinds["insert"],
+        "deletions": kinds["delete"],
+        "length": len(true),
+    }
+
+
+def error_rate(counts):
+    """Errors by length; may exceed 1. Of an empty truth: 0 for nothing read, 1 for anything (jiwer: the count)."""
+    return counts["errors"] / counts["length"] if counts["length"] else float(counts["errors"] > 0)
+
+
+def confusions(true, read, most=50):
+    """Counter of (true, read) pairs of characters, "" for an insertion or a deletion."""
+    from rapidfuzz.distance import Levenshtein
+
+    pairs = Counter()
+    for tag, i, j in Levenshtein.editops(true, read).as_list():
+        pairs["" if tag == "insert" else true[i], "" if tag == "delete" else read[j]] += 1
+    return Counter(dict(pairs.most_common(most)))
+
+
+def bag_scores(true, read):
+    """(precision, recall, F1) of two multisets of words: what was read, in whatever order. Both empty: 1."""
+    common, true_count, read_count = (Counter(true) & Counter(read)).total(), len(true), len(read)
+    if not true_count or not read_count:
+        return (float(true_count == read_count),) * 3
+    precision, recall = common / read_count, common / true_count
+    return precision, recall, 2 * common / (true_count + read_count)
+
+
+def cut_loops(true, read):
+    """(read, whether it was cut): no longer than CUT_RATIO times the truth and CUT_EXTRA characters."""
+    longest = CUT_RATIO * len(true) + CUT_EXTRA
+    return read[:longest], len(read) > longest
+
+
+def compared_characters(true, read, profile="standard"):
+    """(true, read, whether `read` was cut): the characters that CER counts, of two texts without markup."""
+    true, read = normal_text(true, profile), normal_text(read, profile)
+    read, cut = cut_loops(true, read)
+    return graphemes(true), graphemes(read), cut
+
+
+# <<< kit/metrics_text.py
+
+# >>> kit/blocks.py
+# The blocks document: one form for every model's boxes, so that one exporter serves all.
+
+
+BLOCK_LABELS = (
+    "title", "header", "footer", "page_number", "heading", "text", "list", "caption", "footnote", "table", "formula",
+    "picture", "code", "form", "toc", "reference", "seal", "other",
+)  # fmt: skip
+
+
+def blocks_document(page, blocks, size=None):
+    """Blocks document of one page: pixels of the original, x right, y down, clipped to the page.
+
+    `blocks` are dicts with `bbox` [x0, y0, x1, y1] and any of `label`, `content`, `format` ("html", "latex",
+    "markdown", "text"), `confidence`, `raw_label`; their order is the reading order. `size` is the
+    (width, height) of the space the boxes are in: (1000, 1000) for normalised ones, `page.image.size` for pixels of
+    what the model saw (the default). A box that is no four numbers, or has no area on the page, becomes null: its
+    content stays. Raises ValueError for a label outside BLOCK_LABELS.
+    """
+    width, height = size or page.image.size
+    document = {"schema": "ocr-blocks/1", "width": page.width, "height": page.height, "blocks": []}
+    if page.dpi:
+        document["dpi"] = page.dpi
+    for order, block in enumerate(blocks):
+        label = block.get("label", "text")
+        if label not in BLOCK_LABELS:
+            raise ValueError(f"unknown block label {label!r}; choose one of {', '.join(BLOCK_LABELS)}")
+        document["blocks"].append(
+            {
+                "order": order,
+                "label": label,
+                "bbox": box_on_page(block.get("bbox"), page, width, height),
+                "content": block.get("content", ""),
+                "format": block.get("format", "text"),
+                "confidence": block.get("confidence"),
+                "raw_label": block.get("raw_label", label),
+            }
+        )
+    return document
+
+
+def box_on_page(box, page, width, height):
+    """Box in a `width` x `height` space as [x0, y0, x1, y1] whole pixels of the original page, or None."""
+    try:
+        x0, y0, x1, y1 = (float(value) for value in box)
+        x0, x1 = sorted((x0 * page.width / width, x1 * page.width / width))
+        y0, y1 = sorted((y0 * page.height / height, y1 * page.height / height))
+        x0, x1 = (min(max(round(x), 0), page.width) for x in (x0, x1))
+        y0, y1 = (min(max(round(y), 0), page.height) for y in (y0, y1))
+    except (TypeError, ValueError, OverflowError, ZeroDivisionError):
+        return None
+    return [x0, y0, x1, y1] if x0 < x1 and y0 < y1 else None
+
+
+# <<< kit/blocks.py
+
+# >>> kit/seam.py
+# The types that pass between a recipe's model part and the shared part.
+
+
+class Stop(Exception):
+    """Ends the run with one message for the user: what happened, what was found, what to type next.
+
+    `code` is the exit code: 2 for usage and preflight, 1 for a stop that the same command resumes.
+    """
+
+    def __init__(self, message, code=2):
+        super().__init__(message)
+        self.code = code
+
+
+class PageError(Exception):
+    """One page cannot be read; the message is the sentence that its row gets in `ocr_error`."""
+
+
+@dataclass
+class Page:
+    """One page as the model sees it.
+
+    `image` is RGB, upright, on white, and already inside the recipe's image bounds. `width` and `height` are the
+    pixels of the original after orientation, the space of every bbox that leaves a recipe; for a PDF page they are
+    the pixels at `dpi`. `partial` says that the file ended early and the lower part is missing.
+    """
+
+    image: object
+    width: int
+    height: int
+    dpi: int | None = None
+    partial: bool = False
+
+
+@dataclass
+class Unit:
+    """What one answer is about: a page almost always, a window of pages, a whole document, or a text cell."""
+
+    id: str
+    pages: list
+    text: str | None = None
+
+
+@dataclass
+class Item:
+    """A unit before it is decoded, as the source yields it. Picklable and small: bytes are one page's, or absent.
+
+    `parts` holds one `(data, frame)` per page: data is the encoded bytes, a local path or an `hf://` URI, and frame
+    the 0-based page of a PDF or frame of a TIFF or GIF. `row` is the row in the source split (or the position in the
+    sorted file list), `page` the 1-based page within that row or file, `pages` how many it has, `name` the output
+    name without suffix. `error` is set where the source holds nothing to read.
+    """
+
+    id: str
+    row: int
+    name: str
+    parts: list = field(default_factory=list)
+    text: str | None = None
+    page: int = 1
+    pages: int = 1
+    error: str | None = None
+
+
+class Answer(NamedTuple):
+    """What the model said to one request. `flags` are those of `flags_of`; `logprobs` one float per output token."""
+
+    text: str
+    finish_reason: str | None = "stop"
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    flags: tuple = ()
+    logprobs: list | None = None
+
+
+@dataclass
+class Parsed:
+    """A recipe's reading of one unit. `markdown` is "" for a blank page and never a sentinel.
+
+    `blocks` is a blocks document (or None), `columns` the recipe's own output columns, `flags` what the parser
+    noticed: "unparsed" (the model's protocol was broken; asked again), "repaired", or words of the recipe's own.
+    `answers` are those that the reading was made of, where `steps` threw others away; None is all of them. Their flags
+    become the row's.
+    """
+
+    markdown: str | None
+    blocks: dict | None = None
+    columns: dict = field(default_factory=dict)
+    flags: list = field(default_factory=list)
+    answers: list | None = None
+
+
+def say(message):
+    """Tells the human: stderr, flushed, so that a job log shows it at once. stdout is for the one JSON line."""
+    print(message, file=sys.stderr, flush=True)
+
+
+# <<< kit/seam.py
+
+# >>> kit/grounding.py
+# Text with boxes as DeepSeek-OCR and Unlimited-OCR write it: readers of both dialects, their Markdown and blocks.
+
+
+# An open vocabulary: what is not here becomes "other" and keeps its word in `raw_label`.
+GROUNDING_LABELS = {
+    "title": "title", "doc_title": "title", "sub_title": "heading", "paragraph_title": "heading",
+    "section_title": "heading", "text": "text", "paragraph": "text", "aside_text": "text", "list": "list",
+    "table": "table", "image": "picture", "figure": "picture", "picture": "picture", "chart": "picture",
+    "caption": "caption", "image_caption": "caption", "figure_caption": "caption", "table_caption": "caption",
+    "chart_caption": "caption", "figure_title": "caption", "table_title": "caption", "image_title": "caption",
+    "equation": "formula", "formula": "formula", "display_formula": "formula", "code": "code", "algorithm": "code",
+    "code_block": "code", "header": "header", "page_header": "header", "footer": "footer", "page_footer": "footer",
+    "page_number": "page_number", "footnote": "footnote", "page_footnote": "footnote", "table_footnote": "footnote",
+    "image_footnote": "footnote", "toc": "toc", "table_of_contents": "toc", "reference": "reference",
+    "ref_text": "reference", "seal": "seal", "form": "form",
+}  # fmt: skip
+BOX = re.compile(r"\[\s*(-?\d+(?:\.\d+)?(?:\s*,\s*-?\d+(?:\.\d+)?){3})\s*\]")
+END_TOKEN = "<｜end▁of▁sentence｜>"
+
+
+def ref_spans(text):
+    """Spans of DeepSeek-OCR's dialect, `<|ref|>label<|/ref|><|det|>[[x0, y0, x1, y1], ...]<|/det|>text`.
+
+    A span is (label, boxes, text): boxes of 4 numbers, maybe none; label None for text outside of spans. A span that
+    is broken or cut off keeps what is whole.
+    """
+    before, *pieces = text.replace(END_TOKEN, "").split("<|ref|>")
+    spans = [(None, [], before)]
+    for piece in pieces:
+        label, closed, rest = piece.partition("<|/ref|>")
+        if not closed:
+            spans.append((None, [], "" if piece.strip().isidentifier() else piece))
+            continue
+        det = re.match(r"\s*<\|det\|>(?:(.*?)<\|/det\|>|[\s\d.,\[\]-]*)", rest, re.DOTALL)
+        inside = det[0] if det else ""
+        spans.append((label.strip(), boxes_in(inside), rest[len(inside) :]))
+    return [(label, boxes, said.strip()) for label, boxes, said in spans if label or boxes or said.strip()]
+
+
+def det_spans(text):
+    """Spans, as of `ref_spans`, of Unlimited-OCR's dialect, `<|det|>label [x0, y0, x1, y1]<|/det|>text`."""
+    before, *pieces = re.sub(r"<\|/?ref\|>", "", text.replace(END_TOKEN, "")).split("<|det|>")
+    spans = [(None, [], before)]
+    for piece in pieces:
+        inside, closed, after = piece.partition("<|/det|>")
+        if not closed:
+            inside = re.match(r"[\w ]*\[[\d\s.,-]*\]?|", piece)[0]
+            after = "" if piece.strip().isidentifier() else piece[len(inside) :]
+        spans.append((inside.partition("[")[0].strip() or None, boxes_in(inside), after))
+    return [(label, boxes, said.strip()) for label, boxes, said in spans if label or boxes or said.strip()]
+
+
+def boxes_in(text):
+    return [[float(number) for number in found.split(",")] for found in BOX.findall(text)]
+
+
+def spans_markdown(spans):
+    """The text of all spans in their order; pictures have none, they are in the blocks."""
+    return re.sub(r"\n{3,}", "\n\n", "\n\n".join(text for _, _, text in spans if text))
+
+
+def spans_blocks(spans):
+    """Blocks for `blocks_document` with the size (999, 999): one per box. Of several boxes the first has the text."""
+    blocks = []
+    for label, boxes, text in spans:
+        kind = GROUNDING_LABELS.get((label or "text").lower().replace(" ", "_"), "other")
+        form = "html" if text.startswith("<table") else "latex" if kind == "formula" else "markdown"
+        for place, box in enumerate(boxes or ([None] if text else [])):
+            blocks.append(
+                {
+                    "bbox": box,
+                    "label": kind,
+                    "raw_label": label or "text",
+                    "format": form,
+                    "content": "" if place else text,
+                }
+            )
+    return blocks
+
+
+def ref_parsed(text, page, asked, said_in_tags=False):
+    r"""Parsed of an answer in DeepSeek-OCR's dialect, as upstream's scripts make it: tags gone, `\coloneqq` and
+    `\eqqcolon` as `:=` and `=:`; "unparsed" where boxes were `asked` for and none came.
+
+    With `said_in_tags` the tagged words are the text itself, unless a text follows them; then they are a label.
+    """
+    spans = ref_spans(text.replace("\\coloneqq", ":=").replace("\\eqqcolon", "=:"))
+    if said_in_tags:
+        spans = [(label if said else "text", boxes, said or label) for label, boxes, said in spans]
+    boxed = any(boxes for _, boxes, _ in spans)
+    blocks = blocks_document(page, spans_blocks(spans), (999, 999)) if boxed else None
+    return Parsed(spans_markdown(spans), blocks, flags=["unparsed"] if asked and spans and not boxed else [])
+
+
+# <<< kit/grounding.py
+
+# >>> kit/plain_text.py
+# What a reader would see of an OCR answer: one text for judge and scorer, whatever markup a model writes.
+
+
+PLAIN_HTML_BLOCKS = (
+    "address article aside blockquote body br caption center col colgroup dd details div dl dt fieldset figcaption "
+    "figure footer form h1 h2 h3 h4 h5 h6 head header hr html legend li main nav ol option p pre section select "
+    "summary table tbody td tfoot th thead title tr ul"
+).split()
+PLAIN_HTML_INLINE = (
+    "a abbr b bdi bdo big button chem cite code del dfn em font i img input ins kbd label mark math meta link q "
+    "ruby rp rt s samp small span strike strong sub sup svg time tt u var wbr"
+).split()
+# Tags of models: Nanonets (page_number, watermark, signature), page wrappers, answers of reasoning models.
+PLAIN_MODEL_TAGS = ["answer", "image", "otsl", "page", "page_number", "signature", "watermark"]
+PLAIN_DOCTAGS = (
+    "chart checkbox_selected checkbox_unselected code doctag document_index footnote formula inline key "
+    "key_value_region list_item ordered_list page_break page_footer page_header paragraph picture reference text "
+    "title unordered_list value"
+).split()
+# A tag ends before the next "<", so that the search stays linear on hostile text; a tag cut off at the end counts.
+PLAIN_BLOCK_TAG, PLAIN_INLINE_TAG, PLAIN_DOC_TAG = (
+    re.compile(rf"</?(?:{'|'.join(names)})(?=[\s/>]|\Z)[^<>]*(?:>|\Z)", re.IGNORECASE)
+    for names in (
+        PLAIN_HTML_BLOCKS + PLAIN_MODEL_TAGS,
+        PLAIN_HTML_INLINE,
+        [*PLAIN_DOCTAGS, r"section_header_level_\d+"],
+    )
+)
+PLAIN_UNSEEN = re.compile(
+    r"<(script|style|template|think)(?=[\s>])[^<>]*>.*?(?:</\1\s*>|\Z)|<!--.*?(?:-->|\Z)", re.DOTALL | re.IGNORECASE
+)
+PLAIN_HTML_TABLE = re.compile(r"<table(?=[\s>])[^<>]*>.*?(?:</table\s*>|\Z)", re.DOTALL | re.IGNORECASE)
+PLAIN_ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-zA-Z][a-zA-Z0-9]{1,30});")
+PLAIN_FRONT_MATTER = re.compile(r"\A\s*---\n(?:[\w-]+:[^\n]*\n)+---(?:\n|\Z)")
+PLAIN_FENCE = re.compile(r"^[ \t]*(?:```+|~~~+)[\w+-]*[ \t]*$", re.MULTILINE)
+PLAIN_RULE = re.compile(r"[-*_=](?:[ \t]*[-*_=]){2,}")
+PLAIN_TABLE_LINE = re.compile(r"[ \t]*\|?(?:[ \t]*:?-+:?[ \t]*\|)+(?:[ \t]*:?-+:?[ \t]*)?")
+PLAIN_MATH = re.compile(
+    r"\$\$([^$]+)\$\$|\\\[((?:[^\\]|\\[^\[\]])+)\\\]|\\\(((?:[^\\]|\\[^()])+)\\\)|(?<![\\$\w])\$(?![\s$])([^$\n]{1,500}?)(?<![\s\\])\$(?![\d$])",
+)
+PLAIN_CELL = "\0"  # stands between two cells until the end: no printed bar is taken for it
+
+
+def to_plain_text(text, cell=" | "):
+    """Plain text of Markdown, HTML, OTSL, DocTags or grounded text: words in their order, no markup.
+
+    Rows of tables become lines with `cell` between the cells. Removed are boxes and their labels, page wrappers, front
+    matter, fences, pictures, comments, hidden HTML, and the marks of headings, lists, emphasis and formulas; LaTeX
+    inside of formulas stays. Angle brackets that are no known tag (`<torn>`, `<illegible>`) stay. Blank lines are at
+    most one in a row. Never raises on a str; cut and broken markup is read as far as it goes.
+    """
+    text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\f", "\n").replace(PLAIN_CELL, " ")
+    text = re.sub(r"[^\S\n]+", " ", text)
+    if "<|ref|>" in text:
+        text = spans_markdown(ref_spans(text))
+    elif "<|det|>" in text:
+        text = spans_markdown(det_spans(text))
+    text = PLAIN_UNSEEN.sub("\n", text)
+    text = PLAIN_FENCE.sub("", PLAIN_FRONT_MATTER.sub("", text))
+    text = drop_tags(text)
+    text = drop_markdown(text)
+    text = re.sub(rf"[^\S\n]*{PLAIN_CELL}[^\S\n]*", cell.replace("\\", r"\\"), re.sub(r"[^\S\n]+", " ", text))
+    lines = (" ".join(line.split()) for line in text.split("\n"))
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
+
+
+def drop_tags(text):
+    if re.search(r"<(?:loc_\d+|doctag)>", text):
+        text = PLAIN_DOC_TAG.sub("\n", re.sub(r"<loc_\d+>", "", text))
+    # OTSL: a token opens a cell; continuations of merged cells have no text.
+    text = re.sub(r"[ \t]*<nl>[ \t]*", "\n", re.sub(r"<(?:lcel|ucel|xcel)>", "", text))
+    text = re.sub(r"(?:(?<=\n)|\A|(?<=<otsl>))[ \t]*<(?:fcel|ecel|ched|rhed|srow)>", "", text)
+    text = re.sub(r"[ \t]*<(?:fcel|ecel|ched|rhed|srow)>", PLAIN_CELL, text)
+    text = PLAIN_HTML_TABLE.sub(lambda found: plain_table(found[0]), text)
+    text = PLAIN_INLINE_TAG.sub("", PLAIN_BLOCK_TAG.sub("\n", text))
+    return PLAIN_ENTITY.sub(lambda found: html.unescape(found[0]), text)
+
+
+def plain_table(table):
+    table = re.sub(r"</(?:caption|thead|tbody|tr)\s*>|<tr(?=[\s>])[^<>]*>", "\n\n", " ".join(table.split()), flags=re.I)
+    table = re.sub(r"<t[dh](?=[\s/>])[^<>]*>", PLAIN_CELL, table, flags=re.IGNORECASE)
+    rows = (
+        PLAIN_INLINE_TAG.sub("", PLAIN_BLOCK_TAG.sub(" ", row)).strip().removeprefix(PLAIN_CELL)
+        for row in table.split("\n")
+    )
+    return "\n\n" + "\n".join(row for row in rows if row) + "\n\n"
+
+
+def drop_markdown(text):
+    text = re.sub(r"!\[[^\[\]\n]*\]\([^)\n]*\)", "", text)
+    text = re.sub(r"\[([^\[\]\n]+)\]\((?:https?:|mailto:|#|/|\./)[^)\n]*\)", r"\1", text)
+    text = re.sub(r"\[\^([^\]\s]{1,20})\]:?", r"\1", text)
+    text = PLAIN_MATH.sub(lambda found: next(filter(None, found.groups())).strip(), text)
+    text = "\n".join(plain_lines(text.split("\n")))
+    inside = r"([^{0}\s](?:(?:[^{0}\n]|\n(?!\n))*[^{0}\s])?)"
+    for mark in (r"\*\*", r"(?<![*\w\\])\*(?!\*)", r"\*\*", r"(?<![\w\\])__?"):
+        letter = "_" if "_" in mark else "*"
+        close = {r"\*\*": r"\*\*", "_": r"__?(?!\w)"}.get(letter if letter == "_" else mark, r"\*(?![*\w])")
+        text = re.sub(mark + inside.format(letter) + close, r"\1", text)
+    text = re.sub(r"~~([^~\n]+)~~", r"\1", text)
+    text = re.sub(r"`([^`\n]+)`", r"\1", text)
+    return re.sub(r"\\([\\`*_{}\[\]()#+\-.!|$%&<>~])", r"\1", text)
+
+
+def plain_lines(lines):
+    in_table = False
+    for number, line in enumerate(lines):
+        line = line.strip()
+        if PLAIN_TABLE_LINE.fullmatch(line):
+            in_table = True
+            continue
+        if PLAIN_RULE.fullmatch(line):
+            continue
+        opens = number + 1 < len(lines) and "|" in line and PLAIN_TABLE_LINE.fullmatch(lines[number + 1].strip())
+        in_table = bool(opens) or (in_table and "|" in line)
+        if in_table or (line.startswith("|") and line.endswith("|") and line.count("|") > 1):
+            inner = line.removeprefix("|")
+            inner = inner[:-1] if inner.endswith("|") and not inner.endswith("\\|") else inner
+            yield PLAIN_CELL.join(part.strip() for part in re.split(r"(?<!\\)\|", inner))
+            continue
+        line = re.sub(r"^(?:> ?)+", "", line)
+        line = re.sub(r"^#{1,6}(?:[ \t]+|$)", "", line)
+        line = re.sub(r"^[-*+] \[([ xX])\] ", lambda found: "☐ " if found[1] == " " else "☑ ", line)
+        yield re.sub(r"^[-*+•][ \t]+", "", line)
+
+
+# <<< kit/plain_text.py
+
 # >>> kit/endpoint_quality.py
 # What was read against confirmed pages: character error rate and overlap of boxes.
 
 
 BOX_OVERLAP = 0.5  # IoU from which two boxes are the same one
-LONGEST_RATIO = 20  # a text longer than this many times the true one is cut there: a loop is bad, and never endless
 
 
 def read_gold(folder, name):
@@ -1706,14 +2214,14 @@ def gold_quality(gold, markdown, document):
 
 
 def character_error_rate(true, read):
-    """Edits (insert, delete, replace) per character of the true text, in NFC and with white space made one space."""
+    """Edits (insert, delete, replace) per character of the true text, of two texts in any markup.
+
+    The `cer` of ocr-score.py in its profile standard. Of an empty true text: 0 for nothing read, 1 for anything.
+    """
     from rapidfuzz.distance import Levenshtein
 
-    true, read = (re.sub(r"\s+", " ", unicodedata.normalize("NFC", text)).strip() for text in (true, read))
-    read = read[: LONGEST_RATIO * len(true) + 10_000]
-    if not true:
-        return 0.0 if not read else 1.0
-    return round(Levenshtein.distance(true, read) / len(true), 4)
+    true, read, _ = compared_characters(*(to_plain_text(text, cell=" ") for text in (true, read)))
+    return round(Levenshtein.distance(true, read) / len(true), 4) if true else float(len(read) > 0)
 
 
 def box_agreement(true, read):
@@ -1947,105 +2455,6 @@ REPORT_SCHEMA = {
 
 
 # <<< kit/endpoint_schema.py
-
-# >>> kit/seam.py
-# The types that pass between a recipe's model part and the shared part.
-
-
-class Stop(Exception):
-    """Ends the run with one message for the user: what happened, what was found, what to type next.
-
-    `code` is the exit code: 2 for usage and preflight, 1 for a stop that the same command resumes.
-    """
-
-    def __init__(self, message, code=2):
-        super().__init__(message)
-        self.code = code
-
-
-class PageError(Exception):
-    """One page cannot be read; the message is the sentence that its row gets in `ocr_error`."""
-
-
-@dataclass
-class Page:
-    """One page as the model sees it.
-
-    `image` is RGB, upright, on white, and already inside the recipe's image bounds. `width` and `height` are the
-    pixels of the original after orientation, the space of every bbox that leaves a recipe; for a PDF page they are
-    the pixels at `dpi`. `partial` says that the file ended early and the lower part is missing.
-    """
-
-    image: object
-    width: int
-    height: int
-    dpi: int | None = None
-    partial: bool = False
-
-
-@dataclass
-class Unit:
-    """What one answer is about: a page almost always, a window of pages, a whole document, or a text cell."""
-
-    id: str
-    pages: list
-    text: str | None = None
-
-
-@dataclass
-class Item:
-    """A unit before it is decoded, as the source yields it. Picklable and small: bytes are one page's, or absent.
-
-    `parts` holds one `(data, frame)` per page: data is the encoded bytes, a local path or an `hf://` URI, and frame
-    the 0-based page of a PDF or frame of a TIFF or GIF. `row` is the row in the source split (or the position in the
-    sorted file list), `page` the 1-based page within that row or file, `pages` how many it has, `name` the output
-    name without suffix. `error` is set where the source holds nothing to read.
-    """
-
-    id: str
-    row: int
-    name: str
-    parts: list = field(default_factory=list)
-    text: str | None = None
-    page: int = 1
-    pages: int = 1
-    error: str | None = None
-
-
-class Answer(NamedTuple):
-    """What the model said to one request. `flags` are those of `flags_of`; `logprobs` one float per output token."""
-
-    text: str
-    finish_reason: str | None = "stop"
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    flags: tuple = ()
-    logprobs: list | None = None
-
-
-@dataclass
-class Parsed:
-    """A recipe's reading of one unit. `markdown` is "" for a blank page and never a sentinel.
-
-    `blocks` is a blocks document (or None), `columns` the recipe's own output columns, `flags` what the parser
-    noticed: "unparsed" (the model's protocol was broken; asked again), "repaired", or words of the recipe's own.
-    `answers` are those that the reading was made of, where `steps` threw others away; None is all of them. Their flags
-    become the row's.
-    """
-
-    markdown: str | None
-    blocks: dict | None = None
-    columns: dict = field(default_factory=dict)
-    flags: list = field(default_factory=list)
-    answers: list | None = None
-
-
-def say(message):
-    """Tells the human: stderr, flushed, so that a job log shows it at once. stdout is for the one JSON line."""
-    print(message, file=sys.stderr, flush=True)
-
-
-# <<< kit/seam.py
 
 # >>> kit/recipes_import.py
 # Recipes as files: their tables without running anything, their functions by importing the file from its path.

@@ -1988,6 +1988,20 @@ def spans_blocks(spans):
     return blocks
 
 
+def ref_parsed(text, page, asked, said_in_tags=False):
+    r"""Parsed of an answer in DeepSeek-OCR's dialect, as upstream's scripts make it: tags gone, `\coloneqq` and
+    `\eqqcolon` as `:=` and `=:`; "unparsed" where boxes were `asked` for and none came.
+
+    With `said_in_tags` the tagged words are the text itself, unless a text follows them; then they are a label.
+    """
+    spans = ref_spans(text.replace("\\coloneqq", ":=").replace("\\eqqcolon", "=:"))
+    if said_in_tags:
+        spans = [(label if said else "text", boxes, said or label) for label, boxes, said in spans]
+    boxed = any(boxes for _, boxes, _ in spans)
+    blocks = blocks_document(page, spans_blocks(spans), (999, 999)) if boxed else None
+    return Parsed(spans_markdown(spans), blocks, flags=["unparsed"] if asked and spans and not boxed else [])
+
+
 # <<< kit/grounding.py
 
 # >>> kit/plain_text.py

@@ -574,6 +574,62 @@ def failed_row(item, problem):
 
 # <<< kit/answers.py
 
+# >>> kit/blocks.py
+# The blocks document: one form for every model's boxes, so that one exporter serves all.
+
+
+BLOCK_LABELS = (
+    "title", "header", "footer", "page_number", "heading", "text", "list", "caption", "footnote", "table", "formula",
+    "picture", "code", "form", "toc", "reference", "seal", "other",
+)  # fmt: skip
+
+
+def blocks_document(page, blocks, size=None):
+    """Blocks document of one page: pixels of the original, x right, y down, clipped to the page.
+
+    `blocks` are dicts with `bbox` [x0, y0, x1, y1] and any of `label`, `content`, `format` ("html", "latex",
+    "markdown", "text"), `confidence`, `raw_label`; their order is the reading order. `size` is the
+    (width, height) of the space the boxes are in: (1000, 1000) for normalised ones, `page.image.size` for pixels of
+    what the model saw (the default). A box that is no four numbers, or has no area on the page, becomes null: its
+    content stays. Raises ValueError for a label outside BLOCK_LABELS.
+    """
+    width, height = size or page.image.size
+    document = {"schema": "ocr-blocks/1", "width": page.width, "height": page.height, "blocks": []}
+    if page.dpi:
+        document["dpi"] = page.dpi
+    for order, block in enumerate(blocks):
+        label = block.get("label", "text")
+        if label not in BLOCK_LABELS:
+            raise ValueError(f"unknown block label {label!r}; choose one of {', '.join(BLOCK_LABELS)}")
+        document["blocks"].append(
+            {
+                "order": order,
+                "label": label,
+                "bbox": box_on_page(block.get("bbox"), page, width, height),
+                "content": block.get("content", ""),
+                "format": block.get("format", "text"),
+                "confidence": block.get("confidence"),
+                "raw_label": block.get("raw_label", label),
+            }
+        )
+    return document
+
+
+def box_on_page(box, page, width, height):
+    """Box in a `width` x `height` space as [x0, y0, x1, y1] whole pixels of the original page, or None."""
+    try:
+        x0, y0, x1, y1 = (float(value) for value in box)
+        x0, x1 = sorted((x0 * page.width / width, x1 * page.width / width))
+        y0, y1 = sorted((y0 * page.height / height, y1 * page.height / height))
+        x0, x1 = (min(max(round(x), 0), page.width) for x in (x0, x1))
+        y0, y1 = (min(max(round(y), 0), page.height) for y in (y0, y1))
+    except (TypeError, ValueError, OverflowError, ZeroDivisionError):
+        return None
+    return [x0, y0, x1, y1] if x0 < x1 and y0 < y1 else None
+
+
+# <<< kit/blocks.py
+
 # >>> kit/grounding.py
 # Text with boxes as DeepSeek-OCR and Unlimited-OCR write it: readers of both dialects, their Markdown and blocks.
 
@@ -653,6 +709,20 @@ def spans_blocks(spans):
                 }
             )
     return blocks
+
+
+def ref_parsed(text, page, asked, said_in_tags=False):
+    r"""Parsed of an answer in DeepSeek-OCR's dialect, as upstream's scripts make it: tags gone, `\coloneqq` and
+    `\eqqcolon` as `:=` and `=:`; "unparsed" where boxes were `asked` for and none came.
+
+    With `said_in_tags` the tagged words are the text itself, unless a text follows them; then they are a label.
+    """
+    spans = ref_spans(text.replace("\\coloneqq", ":=").replace("\\eqqcolon", "=:"))
+    if said_in_tags:
+        spans = [(label if said else "text", boxes, said or label) for label, boxes, said in spans]
+    boxed = any(boxes for _, boxes, _ in spans)
+    blocks = blocks_document(page, spans_blocks(spans), (999, 999)) if boxed else None
+    return Parsed(spans_markdown(spans), blocks, flags=["unparsed"] if asked and spans and not boxed else [])
 
 
 # <<< kit/grounding.py
@@ -2062,6 +2132,92 @@ def fact_footnote(fact, text):
 
 # <<< kit/metrics_facts.py
 
+# >>> kit/metrics_order.py
+# How much of a page was read, whatever the order: true blocks found in the read text, and the order they stand in.
+
+
+LEAST_SIMILARITY = 0.5  # below, a block counts as not found: unrelated prose reaches 0.3 to 0.45
+
+
+def find_blocks(blocks, read):
+    """Where each true block stands in the read text, whatever the order: a list of (start, end, errors) or None.
+
+    Longest first, each takes the best matching span of what the others have left. It counts as found from
+    LEAST_SIMILARITY on. Spans are never shared, and a block that was torn apart is found in its largest piece only.
+    """
+    free, found = [(0, len(read))] if read else [], [None] * len(blocks)
+    for index in sorted(range(len(blocks)), key=lambda i: (-len(blocks[i]), i)):
+        block = blocks[index]
+        spans = [best_span(block, read, start, end) for start, end in free] if block else []
+        best = min(spans, default=None, key=lambda span: (span[2], span[0]))
+        if best is None or best[2] > (1 - LEAST_SIMILARITY) * max(len(block), best[1] - best[0]):
+            continue
+        found[index] = best
+        start, end = next(piece for piece in free if piece[0] <= best[0] and best[1] <= piece[1])
+        free.remove((start, end))
+        free += [piece for piece in ((start, best[0]), (best[1], end)) if piece[0] < piece[1]]
+        free.sort()
+    return found
+
+
+def best_span(block, read, start, end):
+    """(start, end, errors) of the span in read[start:end] that is most like the block, the shortest of equal ones.
+
+    Sellers' algorithm, in the window where rapidfuzz finds the best match of the block's length.
+    """
+    import numpy as np
+    from rapidfuzz.fuzz import partial_ratio_alignment
+
+    if end - start > len(block):
+        place = partial_ratio_alignment(block, read[start:end])
+        margin = 5 + len(block) // 10  # insertions push text over the edges of a window of the block's length
+        start, end = max(start, start + place.dest_start - margin), min(end, start + place.dest_end + margin)
+    true, window = (np.array(list(map(ord, text)), np.int64) for text in (block, read[start:end]))
+    # A cell holds errors * size + (size - 1 - where the span starts): one comparison decides on both.
+    size = len(window) + 1
+    steps = np.arange(size) * size
+    row = np.arange(size)[::-1].copy()
+    for letter in true:
+        changed = row[:-1] + size * (window != letter)
+        above = row + size
+        above[1:] = np.minimum(above[1:], changed)
+        row = np.minimum.accumulate(above - steps) + steps
+    errors, last = divmod(int(row.min()), size)
+    return start + size - 1 - last, start + int(row.argmin()), errors
+
+
+def order_free(blocks, read):
+    """{"errors", "length", "order_errors", "order_pairs", "found"} of true blocks (texts, in reading order).
+
+    `errors`: edits inside the found spans, and the characters of blocks not found or those read beside, what is more.
+    `order_errors` of `order_pairs`: pairs of found blocks that stand the other way round (Kendall's distance).
+    `found`: one similarity per block, 0 to 1.
+    """
+    spans = find_blocks(blocks, read)
+    lost = sum(len(block) for block, span in zip(blocks, spans, strict=True) if not span)
+    pieces, end = [], 0
+    for span in sorted(filter(None, spans)):
+        pieces.append(read[end : span[0]])
+        end = span[1]
+    beside = sum(len(piece.strip()) for piece in [*pieces, read[end:]])
+    errors = sum(span[2] for span in spans if span) + max(lost, beside)
+    starts = [span[0] for span in spans if span]
+    pairs = [(a, b) for place, a in enumerate(starts) for b in starts[place + 1 :]]
+    found = [
+        1 - span[2] / max(len(block), span[1] - span[0], 1) if span else 0.0
+        for block, span in zip(blocks, spans, strict=True)
+    ]
+    return {
+        "errors": errors,
+        "length": sum(map(len, blocks)),
+        "order_errors": sum(a > b for a, b in pairs),
+        "order_pairs": len(pairs),
+        "found": found,
+    }
+
+
+# <<< kit/metrics_order.py
+
 # >>> kit/metrics_stats.py
 # How sure figures over pages are: intervals by resampling pages, and tests of two runs on the same pages.
 
@@ -2126,7 +2282,7 @@ def holm(p_values):
 # <<< kit/metrics_stats.py
 
 # >>> kit/metrics_text.py
-# How far a read text is from the true one: character and word errors by kind, words and blocks free of order.
+# How far a read text is from the true one: characters that are compared, errors by kind, words free of order.
 
 
 QUOTES_AND_DASHES = {
@@ -2137,7 +2293,6 @@ INVISIBLE = dict.fromkeys(map(ord, "\u00ad\u200b\u200c\u200d\u2060\ufeff"))
 CUT_RATIO, CUT_EXTRA = 20, 10_000  # what is longer than ratio * truth + extra is cut: loops are bad enough
 # Scripts written without spaces between words: error rates of words say nothing about them.
 UNSPACED = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}]"
-LEAST_SIMILARITY = 0.5  # below, a block counts as not found: unrelated prose reaches 0.3 to 0.45
 
 
 def normal_text(text, profile="standard"):
@@ -2243,81 +2398,11 @@ def cut_loops(true, read):
     return read[:longest], len(read) > longest
 
 
-def find_blocks(blocks, read):
-    """Where each true block stands in the read text, whatever the order: a list of (start, end, errors) or None.
-
-    Longest first, each takes the best matching span of what the others have left. It counts as found from
-    LEAST_SIMILARITY on. Spans are never shared, and a block that was torn apart is found in its largest piece only.
-    """
-    free, found = [(0, len(read))] if read else [], [None] * len(blocks)
-    for index in sorted(range(len(blocks)), key=lambda i: (-len(blocks[i]), i)):
-        block = blocks[index]
-        spans = [best_span(block, read, start, end) for start, end in free] if block else []
-        best = min(spans, default=None, key=lambda span: (span[2], span[0]))
-        if best is None or best[2] > (1 - LEAST_SIMILARITY) * max(len(block), best[1] - best[0]):
-            continue
-        found[index] = best
-        start, end = next(piece for piece in free if piece[0] <= best[0] and best[1] <= piece[1])
-        free.remove((start, end))
-        free += [piece for piece in ((start, best[0]), (best[1], end)) if piece[0] < piece[1]]
-        free.sort()
-    return found
-
-
-def best_span(block, read, start, end):
-    """(start, end, errors) of the span in read[start:end] that is most like the block, the shortest of equal ones.
-
-    Sellers' algorithm, in the window where rapidfuzz finds the best match of the block's length.
-    """
-    import numpy as np
-    from rapidfuzz.fuzz import partial_ratio_alignment
-
-    if end - start > len(block):
-        place = partial_ratio_alignment(block, read[start:end])
-        margin = 5 + len(block) // 10  # insertions push text over the edges of a window of the block's length
-        start, end = max(start, start + place.dest_start - margin), min(end, start + place.dest_end + margin)
-    true, window = (np.array(list(map(ord, text)), np.int64) for text in (block, read[start:end]))
-    # A cell holds errors * size + (size - 1 - where the span starts): one comparison decides on both.
-    size = len(window) + 1
-    steps = np.arange(size) * size
-    row = np.arange(size)[::-1].copy()
-    for letter in true:
-        changed = row[:-1] + size * (window != letter)
-        above = row + size
-        above[1:] = np.minimum(above[1:], changed)
-        row = np.minimum.accumulate(above - steps) + steps
-    errors, last = divmod(int(row.min()), size)
-    return start + size - 1 - last, start + int(row.argmin()), errors
-
-
-def order_free(blocks, read):
-    """{"errors", "length", "order_errors", "order_pairs", "found"} of true blocks (texts, in reading order).
-
-    `errors`: edits inside the found spans, and the characters of blocks not found or those read beside, what is more.
-    `order_errors` of `order_pairs`: pairs of found blocks that stand the other way round (Kendall's distance).
-    `found`: one similarity per block, 0 to 1.
-    """
-    spans = find_blocks(blocks, read)
-    lost = sum(len(block) for block, span in zip(blocks, spans, strict=True) if not span)
-    pieces, end = [], 0
-    for span in sorted(filter(None, spans)):
-        pieces.append(read[end : span[0]])
-        end = span[1]
-    beside = sum(len(piece.strip()) for piece in [*pieces, read[end:]])
-    errors = sum(span[2] for span in spans if span) + max(lost, beside)
-    starts = [span[0] for span in spans if span]
-    pairs = [(a, b) for place, a in enumerate(starts) for b in starts[place + 1 :]]
-    found = [
-        1 - span[2] / max(len(block), span[1] - span[0], 1) if span else 0.0
-        for block, span in zip(blocks, spans, strict=True)
-    ]
-    return {
-        "errors": errors,
-        "length": sum(map(len, blocks)),
-        "order_errors": sum(a > b for a, b in pairs),
-        "order_pairs": len(pairs),
-        "found": found,
-    }
+def compared_characters(true, read, profile="standard"):
+    """(true, read, whether `read` was cut): the characters that CER counts, of two texts without markup."""
+    true, read = normal_text(true, profile), normal_text(read, profile)
+    read, cut = cut_loops(true, read)
+    return graphemes(true), graphemes(read), cut
 
 
 # <<< kit/metrics_text.py
@@ -2464,15 +2549,12 @@ def score_page(truth, output, blocks=None, profile="standard"):
     """
     said = output.text or ""
     plain = [to_plain_text(text, cell=" ") for text in (truth.text, said)]
-    true, read = (normal_text(text, profile) for text in plain)
-    read, cut = cut_loops(true, read)
-    true, read = graphemes(true), graphemes(read)
+    true, read, cut = compared_characters(*plain, profile)
     counts = edit_counts(true, read)
-    raw = [graphemes(normal_text(text, "diplomatic")) for text in (truth.text, said)]
-    raw_counts = edit_counts(raw[0], cut_loops(raw[0], raw[1])[0])
+    raw_counts = edit_counts(*compared_characters(truth.text, said, "diplomatic")[:2])
     row = {"state": output.state, "error": output.error, "flags": " ".join(output.flags) or None, "cut": cut}
     row |= {"cer": error_rate(counts), **counts, "read_length": len(read)}
-    row |= {"cer_raw": error_rate(raw_counts), "raw_errors": raw_counts["errors"], "raw_length": len(raw[0])}
+    row |= {"cer_raw": error_rate(raw_counts), "raw_errors": raw_counts["errors"], "raw_length": raw_counts["length"]}
     blank = [not text for text in plain]
     row |= {"missed": blank[1] and not blank[0] and output.state != "error", "invented": blank[0] and not blank[1]}
     true_text, read_text = "".join(true), "".join(read)
@@ -2590,8 +2672,8 @@ def compare_runs(rows_of, resamples=10_000):
 
 def page_confusions(truth, output, profile):
     """Counter of (true, read) characters of one page."""
-    true, read = (normal_text(to_plain_text(text, cell=" "), profile) for text in (truth.text, output.text or ""))
-    return confusions(true, cut_loops(true, read)[0])
+    plain = [to_plain_text(text, cell=" ") for text in (truth.text, output.text or "")]
+    return confusions(*compared_characters(*plain, profile)[:2])
 
 
 def csv_text(rows):

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from PIL import Image
 
+from kit.bench_outputs import Output
 from kit.endpoint_checks import (
     html_table_facts,
     image_tokens_needed,
@@ -38,6 +39,7 @@ from kit.endpoint_redact import (
     secrets_in_url,
     without_folders,
 )
+from kit.scoring import Truth, score_page
 from tests.unit.endpoints import endpoint, nvidia_smi
 from tests.unit.recipe_file import load_recipe
 
@@ -477,10 +479,14 @@ def test_urls_of_requests():
 
 @pytest.mark.parametrize(
     "true, read, rate", [("abcd", "abcd", 0), ("abcd", "abxd", 0.25), ("a  b\n", "a b", 0), ("", "x", 1), ("", " ", 0),
-                         ("e\u0301", "\u00e9", 0), ("abcd", "", 1)]
+                         ("e\u0301", "\u00e9", 0), ("abcd", "", 1), ("", "x" * 50, 1),
+                         ("\u201cHis\u201d \u2014 two words", '"His" - two words', 0), ("re-\nading", "reading", 0),
+                         ("Title\n\nno yes", "# Title\n\n<table><tr><td>no</td><td>**yes**</td></tr></table>", 0),
+                         ("g\u0304x", "ax", 0.5), ("abc" * 10, "abc" * 10 + "a" * 50_000, 352.3333)]
 )  # fmt: skip
-def test_character_error_rate(true, read, rate):
+def test_character_error_rate_is_that_of_the_scorer(true, read, rate):
     assert character_error_rate(true, read) == rate
+    assert round(score_page(Truth(true), Output(read, "ok"))["cer"], 4) == rate
 
 
 def test_boxes_are_paired_for_the_largest_sum():

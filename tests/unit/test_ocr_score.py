@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from kit.metrics_blocks import clean_latex, formulas_in, match_boxes, score_blocks, score_formulas
 from kit.metrics_facts import check_fact, read_facts
+from kit.metrics_order import order_free
 from kit.metrics_stats import holm, paired_p_value, ratio_interval
 from kit.metrics_tables import score_tables, tables_in, teds
 from kit.metrics_text import (
@@ -25,7 +26,6 @@ from kit.metrics_text import (
     graphemes,
     is_unspaced,
     normal_text,
-    order_free,
     words_of,
 )
 from kit.scoring import Truth, score_page
