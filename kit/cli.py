@@ -38,7 +38,7 @@ def option_parser(recipe, add_options=None):
     add("--split", default="train", help="split of the input dataset (default train)")
     add("--input-config", help="config of the input dataset")
     add("--input-revision", help="revision of the input dataset (default: the newest, then kept)")
-    add("--max-samples", type=positive, metavar="N", help="read only N rows or files")
+    add("--max-samples", "--limit", type=positive, metavar="N", help="read only N rows or files")
     add("--shuffle", action="store_true", help="draw the rows of --max-samples at random")
     add("--seed", type=int, default=42, help="seed of --shuffle (default 42)")
     add("--shard", type=shard_pair, metavar="I/N", help="read every Nth row from I, 0 <= I < N; publishes nothing")
@@ -70,6 +70,8 @@ def option_parser(recipe, add_options=None):
     add("--config", help="config of the output dataset")
     add("--create-pr", action="store_true", help="publish as a pull request")
     add("--private", action="store_true", help="create the output dataset private")
+    add("--hf-token", action=Token, metavar="TOKEN", default=argparse.SUPPRESS,
+        help="token of the Hub; HF_TOKEN in the environment shows it to fewer eyes")  # fmt: skip
     add("--columns", type=lambda text: [c for c in text.split(",") if c], help="input columns to keep, by commas")
     add("--checkpoint", metavar="DIR", help="where finished pages are kept until they are published")
     add("--keep-checkpoint", action=argparse.BooleanOptionalAction, default=recipe.get("keep_checkpoint", False),
@@ -87,6 +89,15 @@ def option_parser(recipe, add_options=None):
         names = [action.dest for action in own._group_actions]
         parser.set_defaults(own_options=[name for name in names if name not in shared])  # without further names
     return parser
+
+
+class Token(argparse.Action):
+    """Puts a token where the Hub's client looks for it, and takes it out of the command that messages quote."""
+
+    def __call__(self, parser, options, token, flag=None):
+        if token:
+            os.environ["HF_TOKEN"] = token
+            sys.argv = [word.replace(token, "$HF_TOKEN") for word in sys.argv]
 
 
 def positive(text):

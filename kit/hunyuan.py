@@ -29,23 +29,24 @@ def read_spots(text):
     elif "<hy-meta>" in text:
         spots, flags = meta_spots(text), []
     elif re.search(r"<(ref|quad)>", text):
-        spots, flags = pair_spots(text), []
+        spots, flags = pair_spots(text)
     else:
         spots, flags = running_spots(text), []
     return (spots, flags) if any(box for _, box, _ in spots) else ([], ["unparsed"])
 
 
 def json_spots(text):
-    """Of a list that is broken or cut off the objects that are whole."""
+    """Of a list that is broken or cut off the objects that are whole, and the last one if it ends within its text."""
     flags = []
     try:
         found = json.loads(text, strict=False)
     except (ValueError, RecursionError):
         found, flags = [], ["repaired"]
-        for piece in re.findall(r"\{[^{}]*\}", text):
+        rest = text[text.rfind("}") + 1 :].lstrip(", \n")
+        for piece in [*re.findall(r"\{[^{}]*\}", text), rest + '"}']:
             try:
                 found.append(json.loads(piece, strict=False))
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue
     spots = []
     for item in found if isinstance(found, list) else [found]:
@@ -70,16 +71,18 @@ def meta_spots(text):
 
 
 def pair_spots(text):
-    """Pairs in either order, told by the first one; a half pair keeps what it has."""
-    spots, pair = [], {}
-    first = None
-    for kind, inside in re.findall(r"<(ref|quad)>(.*?)(?:</\1>|$)", text, re.DOTALL):
-        first = first or kind
-        if kind == first and pair:
-            spots.append(pair)
-            pair = {}
-        pair[kind] = inside
-    return [(pair.get("ref", "").strip(), box_around(pair.get("quad")), None) for pair in [*spots, pair]]
+    """Pairs in either order, told by the first one; a half pair keeps what it has, and so does text between pairs."""
+    before, *pieces = re.split(r"<(ref|quad)>(.*?)(?:</\1>|$)", text, flags=re.DOTALL)
+    pairs, between = [{"ref": before}, {}], [before.strip()]
+    for kind, inside, after in zip(pieces[::3], pieces[1::3], pieces[2::3], strict=True):
+        if kind == pieces[0] and pairs[-1]:
+            pairs.append({})
+        pairs[-1][kind] = inside
+        if after.strip():
+            between.append(after)
+            pairs += [{"ref": after}, {}]
+    spots = [(pair.get("ref", "").strip(), box_around(pair.get("quad")), None) for pair in pairs]
+    return [spot for spot in spots if any(spot)], ["repaired"] if any(between) else []
 
 
 def running_spots(text):

@@ -116,9 +116,12 @@ def definition(reference, root):
 def plain(node, root):
     """The node with its references followed and its null alternative dropped: `X` of Pydantic's `X | None`.
 
-    Where several alternatives are left they stay. Raises ValueError for references that lead in a circle.
+    Where several alternatives are left they stay; `true` and `false`, which are schemas too, become {}. Raises
+    ValueError for references that lead in a circle.
     """
     for _ in range(100):
+        if not isinstance(node, dict):
+            return {}
         if isinstance(kinds := node.get("type"), list) and len(rest := [kind for kind in kinds if kind != "null"]) == 1:
             node = {**node, "type": rest[0]}
         if "$ref" in node:

@@ -179,7 +179,7 @@ def parse(answer, page, options):
 
 def drop_coordinates(text):
     """The text without `(x0,y0),(x1,y1)` at the ends of lines, tables and formulas apart (upstream's normaliser)."""
-    parts = re.split(r"(<table.*?</table>|\$\$.*?\$\$|\\\[.*?\\\])", text, flags=re.DOTALL)
+    parts = re.split(r"(<table.*?(?:</table>|\Z)|\$\$.*?\$\$|\\\[.*?\\\])", text, flags=re.DOTALL)
     parts[::2] = [re.sub(rf"[ \t]*{TWO_POINTS}[ \t]*$", "", part, flags=re.MULTILINE) for part in parts[::2]]
     return "".join(parts)
 
@@ -1447,8 +1447,8 @@ def output_columns(options, recipe, source, many_pages=False):
     """The published columns as two `datasets.Features`: those carried from the input, then the run's own.
 
     `recipe["row_columns"]` names keys of the result row that are published too ("id", "error", "finish_reason",
-    "prompt_tokens", "completion_tokens"). Where the input has such a column, or a `source_row` or `image_sha256`, that
-    keeps its meaning and is carried as it is.
+    "prompt_tokens", "completion_tokens"), or "model". Where the input has such a column, or a `source_row` or
+    `image_sha256`, that keeps its meaning and is carried as it is.
     """
     from datasets import Features, List, Value
 
@@ -1596,6 +1596,8 @@ def own_value(record, name, options, recipe):
         "ocr_page": "page",
               options.output_column: "text", options.blocks_column: "blocks", "inference_info": "info"}  # fmt: skip
     fields |= {key: key for key in recipe.get("row_columns") or ()}
+    if fields.get(name) == "model":
+        return options.model
     return record[fields[name]] if name in fields else json.loads(record["columns"]).get(name)
 
 
@@ -3109,7 +3111,7 @@ def option_parser(recipe, add_options=None):
     add("--split", default="train", help="split of the input dataset (default train)")
     add("--input-config", help="config of the input dataset")
     add("--input-revision", help="revision of the input dataset (default: the newest, then kept)")
-    add("--max-samples", type=positive, metavar="N", help="read only N rows or files")
+    add("--max-samples", "--limit", type=positive, metavar="N", help="read only N rows or files")
     add("--shuffle", action="store_true", help="draw the rows of --max-samples at random")
     add("--seed", type=int, default=42, help="seed of --shuffle (default 42)")
     add("--shard", type=shard_pair, metavar="I/N", help="read every Nth row from I, 0 <= I < N; publishes nothing")
@@ -3141,6 +3143,8 @@ def option_parser(recipe, add_options=None):
     add("--config", help="config of the output dataset")
     add("--create-pr", action="store_true", help="publish as a pull request")
     add("--private", action="store_true", help="create the output dataset private")
+    add("--hf-token", action=Token, metavar="TOKEN", default=argparse.SUPPRESS,
+        help="token of the Hub; HF_TOKEN in the environment shows it to fewer eyes")  # fmt: skip
     add("--columns", type=lambda text: [c for c in text.split(",") if c], help="input columns to keep, by commas")
     add("--checkpoint", metavar="DIR", help="where finished pages are kept until they are published")
     add("--keep-checkpoint", action=argparse.BooleanOptionalAction, default=recipe.get("keep_checkpoint", False),
@@ -3158,6 +3162,15 @@ def option_parser(recipe, add_options=None):
         names = [action.dest for action in own._group_actions]
         parser.set_defaults(own_options=[name for name in names if name not in shared])  # without further names
     return parser
+
+
+class Token(argparse.Action):
+    """Puts a token where the Hub's client looks for it, and takes it out of the command that messages quote."""
+
+    def __call__(self, parser, options, token, flag=None):
+        if token:
+            os.environ["HF_TOKEN"] = token
+            sys.argv = [word.replace(token, "$HF_TOKEN") for word in sys.argv]
 
 
 def positive(text):
@@ -3345,23 +3358,24 @@ def read_spots(text):
     elif "<hy-meta>" in text:
         spots, flags = meta_spots(text), []
     elif re.search(r"<(ref|quad)>", text):
-        spots, flags = pair_spots(text), []
+        spots, flags = pair_spots(text)
     else:
         spots, flags = running_spots(text), []
     return (spots, flags) if any(box for _, box, _ in spots) else ([], ["unparsed"])
 
 
 def json_spots(text):
-    """Of a list that is broken or cut off the objects that are whole."""
+    """Of a list that is broken or cut off the objects that are whole, and the last one if it ends within its text."""
     flags = []
     try:
         found = json.loads(text, strict=False)
     except (ValueError, RecursionError):
         found, flags = [], ["repaired"]
-        for piece in re.findall(r"\{[^{}]*\}", text):
+        rest = text[text.rfind("}") + 1 :].lstrip(", \n")
+        for piece in [*re.findall(r"\{[^{}]*\}", text), rest + '"}']:
             try:
                 found.append(json.loads(piece, strict=False))
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue
     spots = []
     for item in found if isinstance(found, list) else [found]:
@@ -3386,16 +3400,18 @@ def meta_spots(text):
 
 
 def pair_spots(text):
-    """Pairs in either order, told by the first one; a half pair keeps what it has."""
-    spots, pair = [], {}
-    first = None
-    for kind, inside in re.findall(r"<(ref|quad)>(.*?)(?:</\1>|$)", text, re.DOTALL):
-        first = first or kind
-        if kind == first and pair:
-            spots.append(pair)
-            pair = {}
-        pair[kind] = inside
-    return [(pair.get("ref", "").strip(), box_around(pair.get("quad")), None) for pair in [*spots, pair]]
+    """Pairs in either order, told by the first one; a half pair keeps what it has, and so does text between pairs."""
+    before, *pieces = re.split(r"<(ref|quad)>(.*?)(?:</\1>|$)", text, flags=re.DOTALL)
+    pairs, between = [{"ref": before}, {}], [before.strip()]
+    for kind, inside, after in zip(pieces[::3], pieces[1::3], pieces[2::3], strict=True):
+        if kind == pieces[0] and pairs[-1]:
+            pairs.append({})
+        pairs[-1][kind] = inside
+        if after.strip():
+            between.append(after)
+            pairs += [{"ref": after}, {}]
+    spots = [(pair.get("ref", "").strip(), box_around(pair.get("quad")), None) for pair in pairs]
+    return [spot for spot in spots if any(spot)], ["repaired"] if any(between) else []
 
 
 def running_spots(text):

@@ -26,6 +26,9 @@ r"""jina-ocr-v1: Markdown of whole pages with HTML tables and LaTeX, not for com
 A CLI that reads no [tool.hf-jobs] needs: --image vllm/vllm-openai:v0.29.0 --python /usr/bin/python3
 -e PYTHONPATH=/usr/local/lib/python3.12/dist-packages --flavor a10g-small -s HF_TOKEN
 
+A server of your own (--endpoint) needs `register` of the checkpoint's deepseek_ocr_mtp.py as a vLLM plugin, and the
+arguments that `vllm_llm_kwargs` there gives.
+
 A fine-tune of DeepSeek-OCR with a head that drafts tokens. vLLM gets its class from a file in the checkpoint, which is
 run as it is, at one revision. Experimental: it failed on vLLM 0.30, and was not yet seen on 0.29.
 
@@ -89,6 +92,7 @@ RECIPE = {
     "name": "jina-ocr-v1",
     "model": "jinaai/jina-ocr-v1",  # checkpoint
     "revision": "904f815deed0fbeab02d82d4648b70106272ffe3",  # its code is run, so no other unless asked for
+    "licence": "CC-BY-NC-4.0: no commercial use",  # public recipe
     "engine": "vllm",
     "vllm": {
         "min": "0.23.0",  # the first with the calls that engine offline makes; public recipe: 0.21
@@ -121,6 +125,8 @@ Remove the headers and footers, but keep references and footnotes.""",  # noqa: 
         "enable_prefix_caching": False,
         "mm_processor_cache_gb": 0,
         "limit_mm_per_prompt": {"image": 1},
+        "trust_remote_code": True,  # this and the next: the serve command of a public integration
+        "dtype": "bfloat16",
     },
     # The processor's widest grid: 6 tiles of 640 pixels. It would reduce larger pages itself.
     "image": {"max_side": 3840},
@@ -134,9 +140,13 @@ BASE = "DeepseekOCRForCausalLM"  # the class that the checkpoint's derives from,
 
 def add_options(parser):
     add = parser.add_argument
-    add("--spec", type=int, default=3, metavar="N", help="tokens to draft ahead (default %(default)s; 0: none)")
+    add("--spec", type=draft_length, default=3, metavar="N", help="tokens drafted ahead (default %(default)s; 0: none)")
     add("--no-repetition-stop", action="store_true", help="do not end an answer that repeats itself")
     add("--prompt", metavar="TEXT", help="ask this instead of the prompt of --task")
+
+
+def draft_length(text):
+    return int(text) and positive(text)
 
 
 def preflight(options, recipe):
@@ -157,8 +167,10 @@ def with_checkpoint(engine):
             folder = snapshot(options)
             checkpoint_on_path(folder, plugin)
             code = importlib.import_module("deepseek_ocr_mtp")
-            told = code.vllm_llm_kwargs(folder, num_speculative_tokens=options.spec, mtp_heads=1, mtp_recursive=True)
-            told = {key: value for key, value in told.items() if key not in ("model", "revision")}
+            ahead = options.spec or 1  # for 0 what is said of drafting is dropped; the rest is needed all the same
+            told = code.vllm_llm_kwargs(folder, num_speculative_tokens=ahead, mtp_heads=1, mtp_recursive=True)
+            dropped = {"model", "revision"} | (set() if options.spec else {"speculative_config"})
+            told = {key: value for key, value in told.items() if key not in dropped}
             if on_hopper():  # public recipes force it there
                 told |= {"attention_config": {"flash_attn_version": 2}}
             recipe = {**recipe, "engine_args": {**recipe["engine_args"], **told}}
@@ -1414,8 +1426,8 @@ def output_columns(options, recipe, source, many_pages=False):
     """The published columns as two `datasets.Features`: those carried from the input, then the run's own.
 
     `recipe["row_columns"]` names keys of the result row that are published too ("id", "error", "finish_reason",
-    "prompt_tokens", "completion_tokens"). Where the input has such a column, or a `source_row` or `image_sha256`, that
-    keeps its meaning and is carried as it is.
+    "prompt_tokens", "completion_tokens"), or "model". Where the input has such a column, or a `source_row` or
+    `image_sha256`, that keeps its meaning and is carried as it is.
     """
     from datasets import Features, List, Value
 
@@ -1563,6 +1575,8 @@ def own_value(record, name, options, recipe):
         "ocr_page": "page",
               options.output_column: "text", options.blocks_column: "blocks", "inference_info": "info"}  # fmt: skip
     fields |= {key: key for key in recipe.get("row_columns") or ()}
+    if fields.get(name) == "model":
+        return options.model
     return record[fields[name]] if name in fields else json.loads(record["columns"]).get(name)
 
 
@@ -3076,7 +3090,7 @@ def option_parser(recipe, add_options=None):
     add("--split", default="train", help="split of the input dataset (default train)")
     add("--input-config", help="config of the input dataset")
     add("--input-revision", help="revision of the input dataset (default: the newest, then kept)")
-    add("--max-samples", type=positive, metavar="N", help="read only N rows or files")
+    add("--max-samples", "--limit", type=positive, metavar="N", help="read only N rows or files")
     add("--shuffle", action="store_true", help="draw the rows of --max-samples at random")
     add("--seed", type=int, default=42, help="seed of --shuffle (default 42)")
     add("--shard", type=shard_pair, metavar="I/N", help="read every Nth row from I, 0 <= I < N; publishes nothing")
@@ -3108,6 +3122,8 @@ def option_parser(recipe, add_options=None):
     add("--config", help="config of the output dataset")
     add("--create-pr", action="store_true", help="publish as a pull request")
     add("--private", action="store_true", help="create the output dataset private")
+    add("--hf-token", action=Token, metavar="TOKEN", default=argparse.SUPPRESS,
+        help="token of the Hub; HF_TOKEN in the environment shows it to fewer eyes")  # fmt: skip
     add("--columns", type=lambda text: [c for c in text.split(",") if c], help="input columns to keep, by commas")
     add("--checkpoint", metavar="DIR", help="where finished pages are kept until they are published")
     add("--keep-checkpoint", action=argparse.BooleanOptionalAction, default=recipe.get("keep_checkpoint", False),
@@ -3125,6 +3141,15 @@ def option_parser(recipe, add_options=None):
         names = [action.dest for action in own._group_actions]
         parser.set_defaults(own_options=[name for name in names if name not in shared])  # without further names
     return parser
+
+
+class Token(argparse.Action):
+    """Puts a token where the Hub's client looks for it, and takes it out of the command that messages quote."""
+
+    def __call__(self, parser, options, token, flag=None):
+        if token:
+            os.environ["HF_TOKEN"] = token
+            sys.argv = [word.replace(token, "$HF_TOKEN") for word in sys.argv]
 
 
 def positive(text):

@@ -33,7 +33,7 @@ is written, so any text will do; answers are held against it where it is a JSON 
 
 Hardware: one GPU with 8 GB or more.
 Output: `extraction`, one line of JSON per text (or its XML or YAML), and whether it is well formed and fits
-(`extraction_valid`, `extraction_error`).
+(`extraction_valid`, `extraction_error`). An empty text gives an empty extraction, flagged "empty".
 Licence: lfm1.0 (model; LFM Open License v1.0, which limits commercial use).
 Sources: https://huggingface.co/LiquidAI/LFM2-1.2B-Extract , https://docs.liquid.ai
 """
@@ -89,6 +89,7 @@ RECIPE = {
     "name": "lfm2-extract",
     "model": "LiquidAI/LFM2-1.2B-Extract",  # card
     "revision": None,  # card gives none
+    "licence": "lfm1.0 (LFM Open License v1.0), which limits commercial use",  # card
     "engine": "vllm",
     "input": "text",  # card: the model has no eyes
     "vllm": {"min": "0.23.0", "tested": "0.29.0"},  # 0.23: the first with the calls that engine offline makes
@@ -147,11 +148,17 @@ def check(options):
 
 
 def request(unit, options):
-    if not unit.text.strip():
-        raise PageError("the text is empty")
     messages = [{"role": "system", "content": prompt(options)}, {"role": "user", "content": unit.text}]
     forced = {"structured_outputs": {"json": stated_schema(options.schema, options.format)}}
     return {"messages": messages, **(forced if options.constrained else {})}
+
+
+def steps(unit, options):
+    """Asks, unless the text is empty, as a blank page's is: then there is nothing to extract, which is no error."""
+    if not unit.text.strip():
+        return verdict("", "the text is empty", "empty", options)
+    (answer,) = yield [request(unit, options)]
+    return parse(answer, unit, options)
 
 
 def parse(answer, unit, options):
@@ -1384,8 +1391,8 @@ def output_columns(options, recipe, source, many_pages=False):
     """The published columns as two `datasets.Features`: those carried from the input, then the run's own.
 
     `recipe["row_columns"]` names keys of the result row that are published too ("id", "error", "finish_reason",
-    "prompt_tokens", "completion_tokens"). Where the input has such a column, or a `source_row` or `image_sha256`, that
-    keeps its meaning and is carried as it is.
+    "prompt_tokens", "completion_tokens"), or "model". Where the input has such a column, or a `source_row` or
+    `image_sha256`, that keeps its meaning and is carried as it is.
     """
     from datasets import Features, List, Value
 
@@ -1533,6 +1540,8 @@ def own_value(record, name, options, recipe):
         "ocr_page": "page",
               options.output_column: "text", options.blocks_column: "blocks", "inference_info": "info"}  # fmt: skip
     fields |= {key: key for key in recipe.get("row_columns") or ()}
+    if fields.get(name) == "model":
+        return options.model
     return record[fields[name]] if name in fields else json.loads(record["columns"]).get(name)
 
 
@@ -3046,7 +3055,7 @@ def option_parser(recipe, add_options=None):
     add("--split", default="train", help="split of the input dataset (default train)")
     add("--input-config", help="config of the input dataset")
     add("--input-revision", help="revision of the input dataset (default: the newest, then kept)")
-    add("--max-samples", type=positive, metavar="N", help="read only N rows or files")
+    add("--max-samples", "--limit", type=positive, metavar="N", help="read only N rows or files")
     add("--shuffle", action="store_true", help="draw the rows of --max-samples at random")
     add("--seed", type=int, default=42, help="seed of --shuffle (default 42)")
     add("--shard", type=shard_pair, metavar="I/N", help="read every Nth row from I, 0 <= I < N; publishes nothing")
@@ -3078,6 +3087,8 @@ def option_parser(recipe, add_options=None):
     add("--config", help="config of the output dataset")
     add("--create-pr", action="store_true", help="publish as a pull request")
     add("--private", action="store_true", help="create the output dataset private")
+    add("--hf-token", action=Token, metavar="TOKEN", default=argparse.SUPPRESS,
+        help="token of the Hub; HF_TOKEN in the environment shows it to fewer eyes")  # fmt: skip
     add("--columns", type=lambda text: [c for c in text.split(",") if c], help="input columns to keep, by commas")
     add("--checkpoint", metavar="DIR", help="where finished pages are kept until they are published")
     add("--keep-checkpoint", action=argparse.BooleanOptionalAction, default=recipe.get("keep_checkpoint", False),
@@ -3095,6 +3106,15 @@ def option_parser(recipe, add_options=None):
         names = [action.dest for action in own._group_actions]
         parser.set_defaults(own_options=[name for name in names if name not in shared])  # without further names
     return parser
+
+
+class Token(argparse.Action):
+    """Puts a token where the Hub's client looks for it, and takes it out of the command that messages quote."""
+
+    def __call__(self, parser, options, token, flag=None):
+        if token:
+            os.environ["HF_TOKEN"] = token
+            sys.argv = [word.replace(token, "$HF_TOKEN") for word in sys.argv]
 
 
 def positive(text):
@@ -3884,9 +3904,12 @@ def definition(reference, root):
 def plain(node, root):
     """The node with its references followed and its null alternative dropped: `X` of Pydantic's `X | None`.
 
-    Where several alternatives are left they stay. Raises ValueError for references that lead in a circle.
+    Where several alternatives are left they stay; `true` and `false`, which are schemas too, become {}. Raises
+    ValueError for references that lead in a circle.
     """
     for _ in range(100):
+        if not isinstance(node, dict):
+            return {}
         if isinstance(kinds := node.get("type"), list) and len(rest := [kind for kind in kinds if kind != "null"]) == 1:
             node = {**node, "type": rest[0]}
         if "$ref" in node:
@@ -4262,8 +4285,7 @@ if __name__ == "__main__":
         main(
             RECIPE,
             engines={"offline": offline, "serve": serve},
-            request=request,
-            parse=parse,
+            steps=steps,
             add_options=add_options,
             check=check,
             preflight=preflight_vllm,

@@ -21,7 +21,7 @@
 r"""LightOnOCR-2: Markdown of whole pages with LaTeX and tables (1B).
 
 Made from ocr/lighton-ocr2.py by tools/sync.py; only defaults differ: `max_model_len` 8192, `row_columns` ["id",
-"error", "prompt_tokens", "completion_tokens"].
+"model", "error", "prompt_tokens", "completion_tokens"].
 
     hf jobs uv run ocr/lighton-ocr2-saturate.py user/scans user/scans-ocr
 
@@ -32,7 +32,7 @@ On your own GPU start the server that the image holds, then use it:
     uv run ocr/lighton-ocr2-saturate.py user/scans user/scans-ocr --endpoint http://localhost:8000/v1
 
 Hardware: one GPU with 16 GB or more. 0.955 pages/s on an A10G in a public run of 1,000 pages.
-Output: `markdown`, `id`, `error`, and counts of tokens; no boxes.
+Output: `markdown`, `id`, `model`, `error`, and counts of tokens; no boxes.
 Licence: Apache-2.0 (model).
 Sources: https://huggingface.co/lightonai/LightOnOCR-2-1B , https://github.com/lightonai/LightOnOCR , arXiv 2601.14251
 """
@@ -111,7 +111,7 @@ RECIPE = {
     "body_format": "png",  # card and upstream's client
     "engine_args": {"limit_mm_per_prompt": {"image": 1}},  # card's serve command
     "output_column": "markdown",
-    "row_columns": ["id", "error", "prompt_tokens", "completion_tokens"],  # this variant's default
+    "row_columns": ["id", "model", "error", "prompt_tokens", "completion_tokens"],  # this variant's default
 }
 
 
@@ -137,10 +137,8 @@ def request(page, options):
 
 
 def parse(answer, page, options):
-    r"""The text as it is. Upstream's newest client also turns `\$x\$` into `$x$` where it looks like a formula; not
-    done here, as the card does not ask for it and a price that looks like a formula would lose its escape.
-    """
-    return Parsed(answer.text.strip())
+    r"""The text, with `\$x\$` made `$x$` where only math can stand between them, as upstream's newest client does."""
+    return Parsed(repair_escaped_dollars(answer.text).strip())
 
 
 # >>> shared part: auto  (edited in kit/, stamped by tools/sync.py)
@@ -1350,8 +1348,8 @@ def output_columns(options, recipe, source, many_pages=False):
     """The published columns as two `datasets.Features`: those carried from the input, then the run's own.
 
     `recipe["row_columns"]` names keys of the result row that are published too ("id", "error", "finish_reason",
-    "prompt_tokens", "completion_tokens"). Where the input has such a column, or a `source_row` or `image_sha256`, that
-    keeps its meaning and is carried as it is.
+    "prompt_tokens", "completion_tokens"), or "model". Where the input has such a column, or a `source_row` or
+    `image_sha256`, that keeps its meaning and is carried as it is.
     """
     from datasets import Features, List, Value
 
@@ -1499,6 +1497,8 @@ def own_value(record, name, options, recipe):
         "ocr_page": "page",
               options.output_column: "text", options.blocks_column: "blocks", "inference_info": "info"}  # fmt: skip
     fields |= {key: key for key in recipe.get("row_columns") or ()}
+    if fields.get(name) == "model":
+        return options.model
     return record[fields[name]] if name in fields else json.loads(record["columns"]).get(name)
 
 
@@ -3012,7 +3012,7 @@ def option_parser(recipe, add_options=None):
     add("--split", default="train", help="split of the input dataset (default train)")
     add("--input-config", help="config of the input dataset")
     add("--input-revision", help="revision of the input dataset (default: the newest, then kept)")
-    add("--max-samples", type=positive, metavar="N", help="read only N rows or files")
+    add("--max-samples", "--limit", type=positive, metavar="N", help="read only N rows or files")
     add("--shuffle", action="store_true", help="draw the rows of --max-samples at random")
     add("--seed", type=int, default=42, help="seed of --shuffle (default 42)")
     add("--shard", type=shard_pair, metavar="I/N", help="read every Nth row from I, 0 <= I < N; publishes nothing")
@@ -3044,6 +3044,8 @@ def option_parser(recipe, add_options=None):
     add("--config", help="config of the output dataset")
     add("--create-pr", action="store_true", help="publish as a pull request")
     add("--private", action="store_true", help="create the output dataset private")
+    add("--hf-token", action=Token, metavar="TOKEN", default=argparse.SUPPRESS,
+        help="token of the Hub; HF_TOKEN in the environment shows it to fewer eyes")  # fmt: skip
     add("--columns", type=lambda text: [c for c in text.split(",") if c], help="input columns to keep, by commas")
     add("--checkpoint", metavar="DIR", help="where finished pages are kept until they are published")
     add("--keep-checkpoint", action=argparse.BooleanOptionalAction, default=recipe.get("keep_checkpoint", False),
@@ -3061,6 +3063,15 @@ def option_parser(recipe, add_options=None):
         names = [action.dest for action in own._group_actions]
         parser.set_defaults(own_options=[name for name in names if name not in shared])  # without further names
     return parser
+
+
+class Token(argparse.Action):
+    """Puts a token where the Hub's client looks for it, and takes it out of the command that messages quote."""
+
+    def __call__(self, parser, options, token, flag=None):
+        if token:
+            os.environ["HF_TOKEN"] = token
+            sys.argv = [word.replace(token, "$HF_TOKEN") for word in sys.argv]
 
 
 def positive(text):
@@ -3219,6 +3230,109 @@ def vars_of(tally):
 
 
 # <<< kit/cli.py
+
+# >>> kit/escaped_dollars.py
+# Turns math between escaped dollars, `\$x^2\$`, back into `$x^2$`, and leaves prices alone.
+
+
+# What is never touched: code, tags, addresses, and math that is delimited already. The limits keep a loop of opening
+# marks from taking minutes.
+VERBATIM = re.compile(
+    r"""^(?P<fence>```+|~~~+).*?(?:^(?P=fence)|\Z)
+      | ^(?:[ ]{4}|\t).*?$
+      | ^[ ]{0,3}\[[^\]\n]+\]:.*?$
+      | (?<!`)(?P<ticks>`+)(?!`).*?(?<!`)(?P=ticks)(?!`)
+      | <!--.{0,4000}?-->
+      | <(?P<tag>pre|code|script|style)\b.{0,4000}?</(?P=tag)\s*>
+      | </?[A-Za-z][^<>]*>
+      | (?:https?://|mailto:|www\.)[^\s<>]+
+      | \]\([^()\n]*(?:\([^()\n]*\)[^()\n]*)*\)
+      | \$\$.*?\$\$ | \\\[.{0,2000}?\\\] | \\\(.{0,2000}?\\\)""",
+    re.VERBOSE | re.MULTILINE | re.DOTALL | re.IGNORECASE,
+)
+DOLLAR = re.compile(r"(?<![\\$])(\\?)\$(?!\$)")
+NUMERIC = re.compile(r"\s*[+\-−–]?(?:\d|[.,]\d)")
+ENVIRONMENT = re.compile(r"\s*\\begin\{(\w+\*?)\}(?:(?!\\begin\{).)*?\\end\{\1\}\s*", re.DOTALL)
+ARGUMENT = re.compile(r"\\[A-Za-z]+\*?\s*(?=\{)")
+MATH = re.compile(r"(?:\\[A-Za-z]+|\\.|[^\W_]+|[-−–—+*/=<>:;,.'!|_^%&()\[\]{}]|\s)*", re.DOTALL)
+WORDS = re.compile(r"(?<![\\A-Za-z])(?:[A-Za-z]{2,}\s+[A-Za-z]|[A-Za-z]\s+[A-Za-z]{2,})")
+
+
+def repair_escaped_dollars(text):
+    r"""The text with pairs of dollars, of which one or both are `\$`, made `$...$` where math stands between them.
+
+    Only backslashes are removed. The rules are those of lightonocr 0.1.0: a pair is left alone where it may be two
+    prices, a currency (US\$), a plain word, or where anything but math stands in it.
+    """
+    spans = [found.span() for found in VERBATIM.finditer(text)]
+    dollars, at = [], 0
+    for found in DOLLAR.finditer(text):
+        while at < len(spans) and spans[at][1] <= found.start():
+            at += 1
+        if at == len(spans) or found.start() < spans[at][0]:
+            dollars.append(found)
+    kept, end, at = [], 0, 0
+    while at + 1 < len(dollars):
+        left, right = dollars[at : at + 2]
+        body = text[left.end() : right.start()]
+        if not (left[1] or right[1]):
+            at += 2 if is_math(body) else 1
+        elif may_be_text(text, left, right, body):
+            at += 1
+        else:
+            kept += [text[end : left.start()], "$", body, "$"]
+            end, at = right.end(), at + 2
+    return "".join(kept) + text[end:]
+
+
+def may_be_text(text, left, right, body):
+    """True unless the body between two dollars, one of them escaped, can only be math."""
+    if "\n" in body and (not ENVIRONMENT.fullmatch(body) or re.search(r"\n[ \t]*\n", body)):
+        return True
+    if left[1] and re.search(r"(?<![A-Za-z])[A-Z]{1,3}\Z", text[max(0, left.start() - 4) : left.start()]):
+        return True
+    if NUMERIC.match(body) and ((left[1] and not right[1]) or NUMERIC.match(text, right.end())):
+        return True
+    return not is_math(body)
+
+
+def is_math(body):
+    if not body.strip() or "<td" in body or "</" in body or re.fullmatch(r"\s*[^\W\d_]{2,}\s*", body):
+        return False
+    if (body[0] in ",;" and len(body) > 1) or (body != body.strip() and not re.search(r"[\w\\]", body)):
+        return False
+    if not balanced(re.sub(r"\\.", "", body, flags=re.DOTALL), "{", "}"):
+        return False
+    bare = without_arguments(body)
+    return bool(MATH.fullmatch(bare)) and not WORDS.search(bare) and balanced(bare, "([", ")]")
+
+
+def balanced(text, opening, closing):
+    depth = 0
+    for character in text:
+        depth += (character in opening) - (character in closing)
+        if depth < 0:
+            return False
+    return depth == 0
+
+
+def without_arguments(body):
+    r"""The body with the arguments of commands left out: `\frac{a}{b} + c` gives `\frac + c`."""
+    kept, at = [], 0
+    while found := ARGUMENT.search(body, at):
+        kept.append(body[at : found.end()])
+        at = found.end()
+        while body[at : at + 1] == "{":
+            depth = 0
+            for at in range(at, len(body)):  # noqa: B020
+                depth += {"{": 1, "}": -1}.get(body[at], 0) if body[at - 1] != "\\" else 0
+                if not depth:
+                    break
+            at += 1
+    return "".join(kept) + body[at:]
+
+
+# <<< kit/escaped_dollars.py
 
 # >>> kit/vllm.py
 # What both vLLM engines share: engine arguments, sampling, the window, and the checks before anything is paid.

@@ -109,6 +109,12 @@ def add_options(parser):
     add = parser.add_argument
     add("--custom-prompt", metavar="TEXT", help="ask this about the page (default: nothing, as upstream)")
     add("--include-thinking", action="store_true", help="put the whole answer, thoughts and tags, in the text column")
+    add("--tensor-parallel-size", type=positive, metavar="N", help="spread the model over N GPUs (default 1)")
+
+
+def check(options):
+    spread = {"tensor_parallel_size": options.tensor_parallel_size} if options.tensor_parallel_size else {}
+    return {"engine_args": {**RECIPE["engine_args"], **spread}}
 
 
 def request(page, options):
@@ -120,7 +126,7 @@ def parse(answer, page, options):
     """What stands between the first <answer> and its end, and the thoughts before it; without any tags all of it.
 
     An answer that lacks a tag but shows where it starts is "repaired". Raises PageError for one that never left its
-    thoughts, which are no text of the page.
+    thoughts, which are no text of the page (and are kept with --include-thinking).
     """
     text = answer.text.strip()
     before, opened, after = text.partition("<answer>")
@@ -130,10 +136,12 @@ def parse(answer, page, options):
     elif thought:
         markdown, whole = rest.replace("</answer>", ""), False
     elif "<think>" in text:
-        raise PageError(
-            f"the answer ends within the model's thoughts, after {answer.completion_tokens} tokens; "
-            "a larger --max-tokens may do"
-        )
+        if not options.include_thinking:
+            raise PageError(
+                f"the answer ends within the model's thoughts, after {answer.completion_tokens} tokens; "
+                "a larger --max-tokens may do"
+            )
+        markdown, whole, thoughts = "", False, text
     else:
         markdown, whole, thoughts = text, True, ""
     columns = {"numarkdown_reasoning": thoughts.replace("<think>", "").strip() or None}
@@ -1348,8 +1356,8 @@ def output_columns(options, recipe, source, many_pages=False):
     """The published columns as two `datasets.Features`: those carried from the input, then the run's own.
 
     `recipe["row_columns"]` names keys of the result row that are published too ("id", "error", "finish_reason",
-    "prompt_tokens", "completion_tokens"). Where the input has such a column, or a `source_row` or `image_sha256`, that
-    keeps its meaning and is carried as it is.
+    "prompt_tokens", "completion_tokens"), or "model". Where the input has such a column, or a `source_row` or
+    `image_sha256`, that keeps its meaning and is carried as it is.
     """
     from datasets import Features, List, Value
 
@@ -1497,6 +1505,8 @@ def own_value(record, name, options, recipe):
         "ocr_page": "page",
               options.output_column: "text", options.blocks_column: "blocks", "inference_info": "info"}  # fmt: skip
     fields |= {key: key for key in recipe.get("row_columns") or ()}
+    if fields.get(name) == "model":
+        return options.model
     return record[fields[name]] if name in fields else json.loads(record["columns"]).get(name)
 
 
@@ -3010,7 +3020,7 @@ def option_parser(recipe, add_options=None):
     add("--split", default="train", help="split of the input dataset (default train)")
     add("--input-config", help="config of the input dataset")
     add("--input-revision", help="revision of the input dataset (default: the newest, then kept)")
-    add("--max-samples", type=positive, metavar="N", help="read only N rows or files")
+    add("--max-samples", "--limit", type=positive, metavar="N", help="read only N rows or files")
     add("--shuffle", action="store_true", help="draw the rows of --max-samples at random")
     add("--seed", type=int, default=42, help="seed of --shuffle (default 42)")
     add("--shard", type=shard_pair, metavar="I/N", help="read every Nth row from I, 0 <= I < N; publishes nothing")
@@ -3042,6 +3052,8 @@ def option_parser(recipe, add_options=None):
     add("--config", help="config of the output dataset")
     add("--create-pr", action="store_true", help="publish as a pull request")
     add("--private", action="store_true", help="create the output dataset private")
+    add("--hf-token", action=Token, metavar="TOKEN", default=argparse.SUPPRESS,
+        help="token of the Hub; HF_TOKEN in the environment shows it to fewer eyes")  # fmt: skip
     add("--columns", type=lambda text: [c for c in text.split(",") if c], help="input columns to keep, by commas")
     add("--checkpoint", metavar="DIR", help="where finished pages are kept until they are published")
     add("--keep-checkpoint", action=argparse.BooleanOptionalAction, default=recipe.get("keep_checkpoint", False),
@@ -3059,6 +3071,15 @@ def option_parser(recipe, add_options=None):
         names = [action.dest for action in own._group_actions]
         parser.set_defaults(own_options=[name for name in names if name not in shared])  # without further names
     return parser
+
+
+class Token(argparse.Action):
+    """Puts a token where the Hub's client looks for it, and takes it out of the command that messages quote."""
+
+    def __call__(self, parser, options, token, flag=None):
+        if token:
+            os.environ["HF_TOKEN"] = token
+            sys.argv = [word.replace(token, "$HF_TOKEN") for word in sys.argv]
 
 
 def positive(text):
@@ -4022,6 +4043,7 @@ if __name__ == "__main__":
             request=request,
             parse=parse,
             add_options=add_options,
+            check=check,
             preflight=preflight_vllm,
         )
     )

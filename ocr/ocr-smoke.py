@@ -1152,6 +1152,8 @@ def ref_parsed(text, page, asked, said_in_tags=False):
 
     With `said_in_tags` the tagged words are the text itself, unless a text follows them; then they are a label.
     """
+    if said_in_tags and text.rfind("<|/ref|>") < text.rfind("<|ref|>"):
+        text += "<|/ref|>"  # cut off within the text
     spans = ref_spans(text.replace("\\coloneqq", ":=").replace("\\eqqcolon", "=:"))
     if said_in_tags:
         spans = [(label if said else "text", boxes, said or label) for label, boxes, said in spans]

@@ -29,13 +29,14 @@ A CLI that reads no [tool.hf-jobs] needs: --image vllm/vllm-openai:v0.29.0 --pyt
 Hardware: one GPU with 24 GB.
 Output: `markdown`; figures as ![what they show](page_x_y_width_height.png), whose pixels upstream leaves undocumented,
 so there are no boxes. What the model says of the page: `primary_language` (two letters, null without text),
-`is_rotation_valid`, `rotation_correction`, `is_table`, `is_diagram`; and `rotation`, the degrees counter-clockwise by
-which the page was turned for this reading.
+`is_rotation_valid`, `rotation_correction`, `is_table`, `is_diagram`, all as written in `markdown_metadata` (JSON); and
+`rotation`, the degrees counter-clockwise by which the page was turned for this reading.
 English only, by the card.
 Licence: Apache-2.0 (model).
 Sources: https://huggingface.co/allenai/olmOCR-2-7B-1025-FP8 , https://github.com/allenai/olmocr
 """
 
+import json
 import re
 import sys
 
@@ -51,7 +52,6 @@ import glob
 import hashlib
 import io
 import itertools
-import json
 import logging
 import math
 import multiprocessing
@@ -134,6 +134,10 @@ def add_options(parser):
         help="longest side of what is sent, in pixels; smaller pages are enlarged (default %(default)s)")  # fmt: skip
 
 
+def check(options):
+    return {"columns": {**RECIPE["columns"], f"{options.output_column}_metadata": "string"}}
+
+
 def picture(page, side, turned):
     """The page with its longest side at `side` pixels, as upstream renders it, turned counter-clockwise."""
     from PIL import Image
@@ -180,12 +184,15 @@ def parse(answer, page, options):
     text = answer.text.lstrip()
     found = re.match(r"---\n(.*?)^---[ \t]*(?:\n|\Z)", text, re.DOTALL | re.MULTILINE)
     said = dict(re.findall(r"^(\w+):[ \t]*(.*?)[ \t]*$", found[1], re.MULTILINE)) if found else {}
+    if found and found[1].strip() and not said:  # text between two rules, not front matter
+        found = None
     language, degrees = said.get("primary_language"), said.get("rotation_correction")
     columns = {key: {"true": True, "false": False}.get(said.get(key, "").lower())
                for key in ("is_rotation_valid", "is_table", "is_diagram")}  # fmt: skip
     columns["rotation_correction"] = int(degrees) if degrees in ("0", "90", "180", "270") else None
     broken = language is None or None in columns.values()
     columns["primary_language"] = None if language in ("", "null") else language
+    columns[f"{options.output_column}_metadata"] = json.dumps(said, ensure_ascii=False) if said else None
     markdown = text[found.end() if found else 0 :].strip()
     return Parsed(markdown, columns=columns, flags=["unparsed"] if broken else [])
 
@@ -1397,8 +1404,8 @@ def output_columns(options, recipe, source, many_pages=False):
     """The published columns as two `datasets.Features`: those carried from the input, then the run's own.
 
     `recipe["row_columns"]` names keys of the result row that are published too ("id", "error", "finish_reason",
-    "prompt_tokens", "completion_tokens"). Where the input has such a column, or a `source_row` or `image_sha256`, that
-    keeps its meaning and is carried as it is.
+    "prompt_tokens", "completion_tokens"), or "model". Where the input has such a column, or a `source_row` or
+    `image_sha256`, that keeps its meaning and is carried as it is.
     """
     from datasets import Features, List, Value
 
@@ -1546,6 +1553,8 @@ def own_value(record, name, options, recipe):
         "ocr_page": "page",
               options.output_column: "text", options.blocks_column: "blocks", "inference_info": "info"}  # fmt: skip
     fields |= {key: key for key in recipe.get("row_columns") or ()}
+    if fields.get(name) == "model":
+        return options.model
     return record[fields[name]] if name in fields else json.loads(record["columns"]).get(name)
 
 
@@ -3059,7 +3068,7 @@ def option_parser(recipe, add_options=None):
     add("--split", default="train", help="split of the input dataset (default train)")
     add("--input-config", help="config of the input dataset")
     add("--input-revision", help="revision of the input dataset (default: the newest, then kept)")
-    add("--max-samples", type=positive, metavar="N", help="read only N rows or files")
+    add("--max-samples", "--limit", type=positive, metavar="N", help="read only N rows or files")
     add("--shuffle", action="store_true", help="draw the rows of --max-samples at random")
     add("--seed", type=int, default=42, help="seed of --shuffle (default 42)")
     add("--shard", type=shard_pair, metavar="I/N", help="read every Nth row from I, 0 <= I < N; publishes nothing")
@@ -3091,6 +3100,8 @@ def option_parser(recipe, add_options=None):
     add("--config", help="config of the output dataset")
     add("--create-pr", action="store_true", help="publish as a pull request")
     add("--private", action="store_true", help="create the output dataset private")
+    add("--hf-token", action=Token, metavar="TOKEN", default=argparse.SUPPRESS,
+        help="token of the Hub; HF_TOKEN in the environment shows it to fewer eyes")  # fmt: skip
     add("--columns", type=lambda text: [c for c in text.split(",") if c], help="input columns to keep, by commas")
     add("--checkpoint", metavar="DIR", help="where finished pages are kept until they are published")
     add("--keep-checkpoint", action=argparse.BooleanOptionalAction, default=recipe.get("keep_checkpoint", False),
@@ -3108,6 +3119,15 @@ def option_parser(recipe, add_options=None):
         names = [action.dest for action in own._group_actions]
         parser.set_defaults(own_options=[name for name in names if name not in shared])  # without further names
     return parser
+
+
+class Token(argparse.Action):
+    """Puts a token where the Hub's client looks for it, and takes it out of the command that messages quote."""
+
+    def __call__(self, parser, options, token, flag=None):
+        if token:
+            os.environ["HF_TOKEN"] = token
+            sys.argv = [word.replace(token, "$HF_TOKEN") for word in sys.argv]
 
 
 def positive(text):
@@ -4070,6 +4090,7 @@ if __name__ == "__main__":
             engines={"offline": offline, "serve": serve},
             steps=steps,
             add_options=add_options,
+            check=check,
             preflight=preflight_vllm,
         )
     )

@@ -20,8 +20,8 @@
 # ///
 """OvisOCR2: Markdown of whole pages with HTML tables and LaTeX, and the boxes of pictures and charts (0.9B).
 
-Made from ocr/ovis-ocr2.py by tools/sync.py; only defaults differ: `row_columns` ["id", "error", "prompt_tokens",
-"completion_tokens"].
+Made from ocr/ovis-ocr2.py by tools/sync.py; only defaults differ: `row_columns` ["id", "model", "error",
+"prompt_tokens", "completion_tokens"].
 
     hf jobs uv run ocr/ovis-ocr2-saturate.py user/scans user/scans-ocr
     uv run --with vllm==0.25.1 ocr/ovis-ocr2-saturate.py user/scans user/scans-ocr
@@ -33,8 +33,8 @@ A server of your own (--endpoint) needs:
 --mm-processor-kwargs '{"images_kwargs": {"min_pixels": 200704, "max_pixels": 8294400}}'
 
 Hardware: one GPU with 16 GB or more.
-Output: `markdown`, `id`, `error`, counts of tokens, and `picture_blocks` with the boxes of pictures and charts; text
-and tables have no boxes.
+Output: `markdown`, `id`, `model`, `error`, counts of tokens, and `picture_blocks` with the boxes of pictures and
+charts; text and tables have no boxes.
 The model marks them with <img> tags, which leave the Markdown unless --keep-image-tags is given. What a long page
 repeats at its end is cut to one round, as in the card's code; such rows have `trimmed` in `ocr_flags`.
 Licence: Apache-2.0 (model).
@@ -123,11 +123,12 @@ RECIPE = {
     "body_format": "png",  # public runs sent JPEG; PNG loses nothing, so that both engines read the same pixels
     "output_column": "markdown",
     "blocks_column": "picture_blocks",
-    "row_columns": ["id", "error", "prompt_tokens", "completion_tokens"],  # this variant's default
+    "row_columns": ["id", "model", "error", "prompt_tokens", "completion_tokens"],  # this variant's default
 }
 
 BOUNDS = RECIPE["engine_args"]["mm_processor_kwargs"]["images_kwargs"]
 PICTURE = re.compile(r'<img\s+src="images/bbox_(\d+)_(\d+)_(\d+)_(\d+)\.')
+OPENING_TAGS = re.compile(r'(?:\s*<img src="images/bbox_[^>\n]*>?)+')
 
 
 def add_options(parser):
@@ -143,7 +144,8 @@ def check(options):
     if options.min_pixels > options.max_pixels:
         raise Stop(f"--min-pixels {options.min_pixels} is above --max-pixels {options.max_pixels}. Lower it.")
     bounds = {"min_pixels": options.min_pixels, "max_pixels": options.max_pixels}
-    return {"engine_args": {**RECIPE["engine_args"], "mm_processor_kwargs": {"images_kwargs": bounds}}}
+    args = {**RECIPE["engine_args"], "mm_processor_kwargs": {"images_kwargs": bounds}}
+    return {"engine_args": args, "image_tokens": options.max_pixels // 1024}
 
 
 def request(page, options):
@@ -152,16 +154,25 @@ def request(page, options):
 
 
 def parse(answer, page, options):
-    """The card's cleaning: paragraphs that open with a picture's tag go, then repetition at the end of long texts."""
+    """The card's cleaning: pictures go, then repetition at the end of long texts."""
     text = answer.text.strip()
     boxes = [[int(value) for value in found.groups()] for found in PICTURE.finditer(text)]
     blocks = [{"bbox": box, "label": "picture", "raw_label": "image"} for box in boxes]
     if not options.keep_image_tags:
-        pieces = text.split("\n\n")
-        text = "\n\n".join(p for p in pieces if not p.strip().startswith('<img src="images/bbox_'))
+        text = "\n\n".join(without_tags(text.split("\n\n")))
     trimmed = trim_repeats(text)
     flags = ["trimmed"] if trimmed != text else []
     return Parsed(trimmed, blocks_document(page, blocks, (1000, 1000)), flags=flags)
+
+
+def without_tags(paragraphs):
+    """Yields the paragraphs, of those that open with pictures' tags what follows them; the card drops them whole."""
+    for paragraph in paragraphs:
+        opening = OPENING_TAGS.match(paragraph)
+        if not opening:
+            yield paragraph
+        elif rest := paragraph[opening.end() :].strip():
+            yield rest
 
 
 # >>> shared part: auto  (edited in kit/, stamped by tools/sync.py)
@@ -1427,8 +1438,8 @@ def output_columns(options, recipe, source, many_pages=False):
     """The published columns as two `datasets.Features`: those carried from the input, then the run's own.
 
     `recipe["row_columns"]` names keys of the result row that are published too ("id", "error", "finish_reason",
-    "prompt_tokens", "completion_tokens"). Where the input has such a column, or a `source_row` or `image_sha256`, that
-    keeps its meaning and is carried as it is.
+    "prompt_tokens", "completion_tokens"), or "model". Where the input has such a column, or a `source_row` or
+    `image_sha256`, that keeps its meaning and is carried as it is.
     """
     from datasets import Features, List, Value
 
@@ -1576,6 +1587,8 @@ def own_value(record, name, options, recipe):
         "ocr_page": "page",
               options.output_column: "text", options.blocks_column: "blocks", "inference_info": "info"}  # fmt: skip
     fields |= {key: key for key in recipe.get("row_columns") or ()}
+    if fields.get(name) == "model":
+        return options.model
     return record[fields[name]] if name in fields else json.loads(record["columns"]).get(name)
 
 
@@ -3089,7 +3102,7 @@ def option_parser(recipe, add_options=None):
     add("--split", default="train", help="split of the input dataset (default train)")
     add("--input-config", help="config of the input dataset")
     add("--input-revision", help="revision of the input dataset (default: the newest, then kept)")
-    add("--max-samples", type=positive, metavar="N", help="read only N rows or files")
+    add("--max-samples", "--limit", type=positive, metavar="N", help="read only N rows or files")
     add("--shuffle", action="store_true", help="draw the rows of --max-samples at random")
     add("--seed", type=int, default=42, help="seed of --shuffle (default 42)")
     add("--shard", type=shard_pair, metavar="I/N", help="read every Nth row from I, 0 <= I < N; publishes nothing")
@@ -3121,6 +3134,8 @@ def option_parser(recipe, add_options=None):
     add("--config", help="config of the output dataset")
     add("--create-pr", action="store_true", help="publish as a pull request")
     add("--private", action="store_true", help="create the output dataset private")
+    add("--hf-token", action=Token, metavar="TOKEN", default=argparse.SUPPRESS,
+        help="token of the Hub; HF_TOKEN in the environment shows it to fewer eyes")  # fmt: skip
     add("--columns", type=lambda text: [c for c in text.split(",") if c], help="input columns to keep, by commas")
     add("--checkpoint", metavar="DIR", help="where finished pages are kept until they are published")
     add("--keep-checkpoint", action=argparse.BooleanOptionalAction, default=recipe.get("keep_checkpoint", False),
@@ -3138,6 +3153,15 @@ def option_parser(recipe, add_options=None):
         names = [action.dest for action in own._group_actions]
         parser.set_defaults(own_options=[name for name in names if name not in shared])  # without further names
     return parser
+
+
+class Token(argparse.Action):
+    """Puts a token where the Hub's client looks for it, and takes it out of the command that messages quote."""
+
+    def __call__(self, parser, options, token, flag=None):
+        if token:
+            os.environ["HF_TOKEN"] = token
+            sys.argv = [word.replace(token, "$HF_TOKEN") for word in sys.argv]
 
 
 def positive(text):

@@ -225,23 +225,25 @@ def request(page, options):
 def parse(answer, page, options):
     """The answer after the thoughts, and blocks: of a layout, else of the thoughts, else of the pictures in the text.
 
-    Raises PageError for an answer that never left its thoughts, which are no text of the page.
+    Raises PageError for an answer that never left its thoughts, which are no text of the page (and are kept with
+    --include-thinking).
     """
     text = answer.text.strip()
     while text.endswith(("<|im_end|>", "<|endoftext|>")):
         text = text[: text.rindex("<|")].rstrip()
     text = re.sub(r"<COORD_0*(\d+)>", r"\1", text)
     thoughts, ended, said = text.partition("</think>")
-    if options.think and not ended:
+    if options.think and not (ended or options.include_thinking):
         raise PageError(
             f"the answer ends within the model's thoughts, after {answer.completion_tokens} tokens; "
             "a larger --max-tokens may do, or no --think"
         )
     if not ended:
-        thoughts, said = "", text
+        thoughts, said = (text, "") if options.think else ("", text)
     columns = {"qianfan_reasoning": thoughts.replace("<think>", "").strip() or None}
-    markdown, flags = (text if options.include_thinking else said.strip()), []
-    if options.task == "layout":
+    markdown = text if options.include_thinking else said.strip()
+    flags = ["unparsed"] if options.think and not ended else []
+    if options.task == "layout" and not flags:
         cells, flags = read_cells(re.sub(r'"(\[[\d\s.,]*\])"', r"\1", said))  # boxes are strings in most answers
         # "Text", which is none of the model's words, stands for a category that is cut off.
         found = [(cell["category"], cell["bbox"]) for cell in cells if cell["bbox"] and cell["category"] != "Text"]
@@ -1524,8 +1526,8 @@ def output_columns(options, recipe, source, many_pages=False):
     """The published columns as two `datasets.Features`: those carried from the input, then the run's own.
 
     `recipe["row_columns"]` names keys of the result row that are published too ("id", "error", "finish_reason",
-    "prompt_tokens", "completion_tokens"). Where the input has such a column, or a `source_row` or `image_sha256`, that
-    keeps its meaning and is carried as it is.
+    "prompt_tokens", "completion_tokens"), or "model". Where the input has such a column, or a `source_row` or
+    `image_sha256`, that keeps its meaning and is carried as it is.
     """
     from datasets import Features, List, Value
 
@@ -1673,6 +1675,8 @@ def own_value(record, name, options, recipe):
         "ocr_page": "page",
               options.output_column: "text", options.blocks_column: "blocks", "inference_info": "info"}  # fmt: skip
     fields |= {key: key for key in recipe.get("row_columns") or ()}
+    if fields.get(name) == "model":
+        return options.model
     return record[fields[name]] if name in fields else json.loads(record["columns"]).get(name)
 
 
@@ -3186,7 +3190,7 @@ def option_parser(recipe, add_options=None):
     add("--split", default="train", help="split of the input dataset (default train)")
     add("--input-config", help="config of the input dataset")
     add("--input-revision", help="revision of the input dataset (default: the newest, then kept)")
-    add("--max-samples", type=positive, metavar="N", help="read only N rows or files")
+    add("--max-samples", "--limit", type=positive, metavar="N", help="read only N rows or files")
     add("--shuffle", action="store_true", help="draw the rows of --max-samples at random")
     add("--seed", type=int, default=42, help="seed of --shuffle (default 42)")
     add("--shard", type=shard_pair, metavar="I/N", help="read every Nth row from I, 0 <= I < N; publishes nothing")
@@ -3218,6 +3222,8 @@ def option_parser(recipe, add_options=None):
     add("--config", help="config of the output dataset")
     add("--create-pr", action="store_true", help="publish as a pull request")
     add("--private", action="store_true", help="create the output dataset private")
+    add("--hf-token", action=Token, metavar="TOKEN", default=argparse.SUPPRESS,
+        help="token of the Hub; HF_TOKEN in the environment shows it to fewer eyes")  # fmt: skip
     add("--columns", type=lambda text: [c for c in text.split(",") if c], help="input columns to keep, by commas")
     add("--checkpoint", metavar="DIR", help="where finished pages are kept until they are published")
     add("--keep-checkpoint", action=argparse.BooleanOptionalAction, default=recipe.get("keep_checkpoint", False),
@@ -3235,6 +3241,15 @@ def option_parser(recipe, add_options=None):
         names = [action.dest for action in own._group_actions]
         parser.set_defaults(own_options=[name for name in names if name not in shared])  # without further names
     return parser
+
+
+class Token(argparse.Action):
+    """Puts a token where the Hub's client looks for it, and takes it out of the command that messages quote."""
+
+    def __call__(self, parser, options, token, flag=None):
+        if token:
+            os.environ["HF_TOKEN"] = token
+            sys.argv = [word.replace(token, "$HF_TOKEN") for word in sys.argv]
 
 
 def positive(text):

@@ -1561,8 +1561,8 @@ def output_columns(options, recipe, source, many_pages=False):
     """The published columns as two `datasets.Features`: those carried from the input, then the run's own.
 
     `recipe["row_columns"]` names keys of the result row that are published too ("id", "error", "finish_reason",
-    "prompt_tokens", "completion_tokens"). Where the input has such a column, or a `source_row` or `image_sha256`, that
-    keeps its meaning and is carried as it is.
+    "prompt_tokens", "completion_tokens"), or "model". Where the input has such a column, or a `source_row` or
+    `image_sha256`, that keeps its meaning and is carried as it is.
     """
     from datasets import Features, List, Value
 
@@ -1710,6 +1710,8 @@ def own_value(record, name, options, recipe):
         "ocr_page": "page",
               options.output_column: "text", options.blocks_column: "blocks", "inference_info": "info"}  # fmt: skip
     fields |= {key: key for key in recipe.get("row_columns") or ()}
+    if fields.get(name) == "model":
+        return options.model
     return record[fields[name]] if name in fields else json.loads(record["columns"]).get(name)
 
 
@@ -3223,7 +3225,7 @@ def option_parser(recipe, add_options=None):
     add("--split", default="train", help="split of the input dataset (default train)")
     add("--input-config", help="config of the input dataset")
     add("--input-revision", help="revision of the input dataset (default: the newest, then kept)")
-    add("--max-samples", type=positive, metavar="N", help="read only N rows or files")
+    add("--max-samples", "--limit", type=positive, metavar="N", help="read only N rows or files")
     add("--shuffle", action="store_true", help="draw the rows of --max-samples at random")
     add("--seed", type=int, default=42, help="seed of --shuffle (default 42)")
     add("--shard", type=shard_pair, metavar="I/N", help="read every Nth row from I, 0 <= I < N; publishes nothing")
@@ -3255,6 +3257,8 @@ def option_parser(recipe, add_options=None):
     add("--config", help="config of the output dataset")
     add("--create-pr", action="store_true", help="publish as a pull request")
     add("--private", action="store_true", help="create the output dataset private")
+    add("--hf-token", action=Token, metavar="TOKEN", default=argparse.SUPPRESS,
+        help="token of the Hub; HF_TOKEN in the environment shows it to fewer eyes")  # fmt: skip
     add("--columns", type=lambda text: [c for c in text.split(",") if c], help="input columns to keep, by commas")
     add("--checkpoint", metavar="DIR", help="where finished pages are kept until they are published")
     add("--keep-checkpoint", action=argparse.BooleanOptionalAction, default=recipe.get("keep_checkpoint", False),
@@ -3272,6 +3276,15 @@ def option_parser(recipe, add_options=None):
         names = [action.dest for action in own._group_actions]
         parser.set_defaults(own_options=[name for name in names if name not in shared])  # without further names
     return parser
+
+
+class Token(argparse.Action):
+    """Puts a token where the Hub's client looks for it, and takes it out of the command that messages quote."""
+
+    def __call__(self, parser, options, token, flag=None):
+        if token:
+            os.environ["HF_TOKEN"] = token
+            sys.argv = [word.replace(token, "$HF_TOKEN") for word in sys.argv]
 
 
 def positive(text):

@@ -3,6 +3,7 @@
 # dependencies = [
 #     "datasets>=5.2.0",
 #     "huggingface_hub>=2.4.0",
+#     "jsonschema>=4.18",
 #     "pillow>=11",
 #     "pypdfium2>=5.0",
 #     "saturate>=0.2.0",
@@ -28,9 +29,9 @@ A CLI that reads no [tool.hf-jobs] needs: --image vllm/vllm-openai:v0.30.0 --pyt
 -e PYTHONPATH=/usr/local/lib/python3.12/dist-packages --flavor a10g-small -s HF_TOKEN
 
 Hardware: one GPU with 16 GB or more. 3.4 pages/s on an A10G, 9.7 on an RTX Pro 6000 in public runs.
-Output: `markdown`, `id`, `error`, `finish_reason`, and counts of tokens; no boxes. Page headers and footers are left
-out, as the prompt asks. What a long page repeats at its
-end is cut to one round, as in the authors' pipeline; such rows have `trimmed` in `ocr_flags`.
+Output: `markdown`, `id`, `model`, `error`, `finish_reason`, and counts of tokens; no boxes. Of --task kie one line of
+JSON, with `markdown_valid` and `markdown_error`. Page headers and footers are left out, as the prompt asks. What a long
+page repeats at its end is cut to one round, as in the authors' pipeline, and flagged `trimmed`.
 Small print and Fraktur of 10 to 13 pixels a line make it loop, and it ends such answers by itself: `finish_reason` says
 "stop", so look for `looped` in `ocr_flags`. The published scores come from a pipeline with a layout model in front.
 Licence: Apache-2.0 (model, by the card of a derivative).
@@ -94,7 +95,7 @@ RECIPE = {
     "engine": "vllm",
     "engines": ["serve", "vllm", "sglang"],  # upstream serves with either; "vllm" is another word for serve
     "vllm": {"min": "0.22.1", "tested": "0.30.0"},  # 0.22.1: the oldest that OvisOCR2, of the same class, installs
-    "context": 262144,  # config of the base, Qwen3.5-0.8B
+    "context": None,  # not found; the base, Qwen3.5-0.8B, has 262144
     "max_model_len": 16384,  # upstream's serve commands
     # Upstream's 16384 leaves no room for the page: 4096 tokens of image, 80 of prompt.
     "max_tokens": 12000,
@@ -120,7 +121,7 @@ RECIPE = {
     "body_format": "png",  # upstream
     "output_column": "markdown",
     # what the public results of a server run hold besides
-    "row_columns": ["id", "error", "finish_reason", "prompt_tokens", "completion_tokens"],
+    "row_columns": ["id", "model", "error", "finish_reason", "prompt_tokens", "completion_tokens"],
 }
 
 SCHEMA_PROMPT = (  # upstream
@@ -132,17 +133,21 @@ SGLANG = "-m sglang.launch_server --model-path {model} --context-length {max_mod
 
 def add_options(parser):
     add = parser.add_argument
-    add(
-        "--schema", type=json.loads, metavar="JSON", help='what --task kie looks for, e.g. \'{"name": "", "date": ""}\''
-    )
+    add("--schema", type=schema_json, metavar="SOURCE",
+        help='what --task kie looks for, e.g. \'{"name": "", "date": ""}\', or the path or address of a file'
+    )  # fmt: skip
     add("--question", metavar="TEXT", help="what --task vqa asks")
-    add("--limit", dest="max_samples", type=positive, metavar="N", help="another name for --max-samples")
+    add("--longest-edge", dest="max_side", type=positive, default=RECIPE["image"]["max_side"],
+        help="longest side of what is sent, in pixels (default %(default)s; never enlarged)")  # fmt: skip
 
 
 def check(options):
     if options.task == "vqa" and not options.question:
         raise Stop('--task vqa has no question of its own. Add --question "Which year is it?"')
-    return {"server_command": [sys.executable, *SGLANG.split()]} if options.engine == "sglang" else {}
+    if options.schema is not None and not (options.schema and isinstance(options.schema, dict)):
+        raise Stop(f'--schema {json.dumps(options.schema)} names no fields. One that works: {{"name": "", "date": ""}}')
+    server = {"server_command": [sys.executable, *SGLANG.split()]} if options.engine == "sglang" else {}
+    return server | ({"columns": extraction_columns(options)} if options.task == "kie" else {})
 
 
 def preflight(options, recipe):
@@ -161,7 +166,7 @@ def request(page, options):
     """Text before image: so asks the pipeline behind the published scores; upstream's service turns it around."""
     prompt = RECIPE["tasks"][options.task]
     if options.task == "vqa":
-        prompt = options.question + prompt
+        prompt = (options.question or "") + prompt
     elif options.task == "kie" and options.schema:
         prompt = SCHEMA_PROMPT + json.dumps(options.schema, indent=4, ensure_ascii=False)
     return {"messages": [{"role": "user", "content": [{"type": "text", "text": prompt}, {"type": "image"}]}]}
@@ -170,7 +175,9 @@ def request(page, options):
 def parse(answer, page, options):
     """Upstream's last step: repetition at the end of long texts, delimiters of math, then tables as HTML."""
     text = answer.text.strip()
-    if options.task in ("text", "kie", "vqa"):
+    if options.task == "kie":
+        return extraction(text, None, options)
+    if options.task in ("text", "vqa"):
         return Parsed(text)
     trimmed = trim_repeats(text)
     markdown = tables_as_html(math_in_dollars(trimmed)).strip()
@@ -1405,8 +1412,8 @@ def output_columns(options, recipe, source, many_pages=False):
     """The published columns as two `datasets.Features`: those carried from the input, then the run's own.
 
     `recipe["row_columns"]` names keys of the result row that are published too ("id", "error", "finish_reason",
-    "prompt_tokens", "completion_tokens"). Where the input has such a column, or a `source_row` or `image_sha256`, that
-    keeps its meaning and is carried as it is.
+    "prompt_tokens", "completion_tokens"), or "model". Where the input has such a column, or a `source_row` or
+    `image_sha256`, that keeps its meaning and is carried as it is.
     """
     from datasets import Features, List, Value
 
@@ -1554,6 +1561,8 @@ def own_value(record, name, options, recipe):
         "ocr_page": "page",
               options.output_column: "text", options.blocks_column: "blocks", "inference_info": "info"}  # fmt: skip
     fields |= {key: key for key in recipe.get("row_columns") or ()}
+    if fields.get(name) == "model":
+        return options.model
     return record[fields[name]] if name in fields else json.loads(record["columns"]).get(name)
 
 
@@ -3067,7 +3076,7 @@ def option_parser(recipe, add_options=None):
     add("--split", default="train", help="split of the input dataset (default train)")
     add("--input-config", help="config of the input dataset")
     add("--input-revision", help="revision of the input dataset (default: the newest, then kept)")
-    add("--max-samples", type=positive, metavar="N", help="read only N rows or files")
+    add("--max-samples", "--limit", type=positive, metavar="N", help="read only N rows or files")
     add("--shuffle", action="store_true", help="draw the rows of --max-samples at random")
     add("--seed", type=int, default=42, help="seed of --shuffle (default 42)")
     add("--shard", type=shard_pair, metavar="I/N", help="read every Nth row from I, 0 <= I < N; publishes nothing")
@@ -3099,6 +3108,8 @@ def option_parser(recipe, add_options=None):
     add("--config", help="config of the output dataset")
     add("--create-pr", action="store_true", help="publish as a pull request")
     add("--private", action="store_true", help="create the output dataset private")
+    add("--hf-token", action=Token, metavar="TOKEN", default=argparse.SUPPRESS,
+        help="token of the Hub; HF_TOKEN in the environment shows it to fewer eyes")  # fmt: skip
     add("--columns", type=lambda text: [c for c in text.split(",") if c], help="input columns to keep, by commas")
     add("--checkpoint", metavar="DIR", help="where finished pages are kept until they are published")
     add("--keep-checkpoint", action=argparse.BooleanOptionalAction, default=recipe.get("keep_checkpoint", False),
@@ -3116,6 +3127,15 @@ def option_parser(recipe, add_options=None):
         names = [action.dest for action in own._group_actions]
         parser.set_defaults(own_options=[name for name in names if name not in shared])  # without further names
     return parser
+
+
+class Token(argparse.Action):
+    """Puts a token where the Hub's client looks for it, and takes it out of the command that messages quote."""
+
+    def __call__(self, parser, options, token, flag=None):
+        if token:
+            os.environ["HF_TOKEN"] = token
+            sys.argv = [word.replace(token, "$HF_TOKEN") for word in sys.argv]
 
 
 def positive(text):
@@ -3384,6 +3404,216 @@ def trim_repeats(text):
 
 
 # <<< kit/repeats.py
+
+# >>> kit/schema.py
+# Extraction by a schema: read and checked before anything starts, and every answer held against it.
+
+
+SCHEMA_BYTES, SCHEMA_SECONDS = 1 << 20, 30
+SCALARS = ("string", "number", "integer", "boolean")
+JSON_SCHEMA_EXAMPLE = '{"type": "object", "properties": {"total": {"type": "number"}}}'
+
+
+def schema_text(source):
+    """What `source` holds if it is the name of a file here, or an http(s):// or hf:// address; else `source` itself.
+
+    Raises Stop where it cannot be read within SCHEMA_SECONDS, is larger than SCHEMA_BYTES, or is no UTF-8.
+    """
+    is_address = re.match(r"(https?|hf)://", source)
+    if not (is_address or os.path.isfile(source)):
+        return source
+    try:
+        if source.startswith("hf://"):
+            from huggingface_hub import HfFileSystem
+
+            stream = HfFileSystem().open(source, block_size=SCHEMA_BYTES + 1)
+        elif is_address:
+            from urllib.request import Request, urlopen
+
+            stream = urlopen(Request(source, headers={"User-Agent": "ocr-recipes"}), timeout=SCHEMA_SECONDS)
+        else:
+            stream = open(source, "rb")
+        with stream:
+            data = stream.read(SCHEMA_BYTES + 1)
+        if len(data) > SCHEMA_BYTES:
+            raise ValueError(f"it is larger than {SCHEMA_BYTES:,} bytes, so it is hardly a schema")
+        return data.decode("utf-8-sig")
+    except (OSError, ValueError) as problem:
+        raise Stop(f"The schema {source} cannot be read: {problem}. Give a file, an address, or JSON itself.") from None
+
+
+def schema_json(source):
+    """The JSON value that `source` holds: see `schema_text`. Raises Stop."""
+    text = schema_text(source)
+    try:
+        return json.loads(text)
+    except ValueError as problem:
+        named = text == source and not set("{[") & set(text)
+        why = "there is no such file here" if named else problem
+        raise Stop(
+            f"The schema {shown(source)} is no JSON: {why}. Give JSON itself, or the path or address of a file."
+        ) from None
+
+
+def json_schema(source):
+    """The JSON Schema of an object that `source` holds, `model_json_schema()` of Pydantic included. Raises Stop."""
+    return checked_schema(schema_json(source), source)
+
+
+def checked_schema(schema, source):
+    """`schema` if it is a JSON Schema of an object with properties whose references lead somewhere. Raises Stop."""
+    from jsonschema import SchemaError
+    from jsonschema.validators import validator_for
+
+    wrong = None
+    if not isinstance(schema, dict):
+        wrong = "is JSON, but no object"
+    else:
+        try:
+            validator_for(schema).check_schema(schema)
+            for reference in references(schema):
+                definition(reference, schema)
+            properties = plain(schema, schema).get("properties")
+            wrong = None if properties else "describes no object with properties"
+            for part in (properties or {}).values():
+                plain(part, schema)
+        except SchemaError as problem:
+            wrong = f"is no JSON Schema: {problem.json_path}: {problem.message[:200]}"
+        except ValueError as problem:
+            wrong = str(problem)
+    if wrong:
+        raise Stop(f"The schema {shown(source)} {wrong}. A small one that works: {JSON_SCHEMA_EXAMPLE}")
+    return schema
+
+
+def shown(source):
+    """The beginning of what the user typed, in one line."""
+    text = " ".join(source.split())
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def references(node):
+    """Yields every `$ref` in a JSON Schema."""
+    if isinstance(node, dict):
+        if isinstance(node.get("$ref"), str):
+            yield node["$ref"]
+        node = list(node.values())
+    for part in node if isinstance(node, list) else ():
+        yield from references(part)
+
+
+def definition(reference, root):
+    """What a `$ref` into the same schema points to. Raises ValueError for any other."""
+    node = root
+    try:
+        if not reference.startswith("#"):
+            raise KeyError
+        for part in filter(None, reference[1:].split("/")):
+            node = node[part.replace("~1", "/").replace("~0", "~")]
+    except (KeyError, TypeError):
+        raise ValueError(f"refers to {reference}, which is not in it") from None
+    return node
+
+
+def plain(node, root):
+    """The node with its references followed and its null alternative dropped: `X` of Pydantic's `X | None`.
+
+    Where several alternatives are left they stay; `true` and `false`, which are schemas too, become {}. Raises
+    ValueError for references that lead in a circle.
+    """
+    for _ in range(100):
+        if not isinstance(node, dict):
+            return {}
+        if isinstance(kinds := node.get("type"), list) and len(rest := [kind for kind in kinds if kind != "null"]) == 1:
+            node = {**node, "type": rest[0]}
+        if "$ref" in node:
+            key, inner = "$ref", definition(node["$ref"], root)
+        else:
+            ways = {key: [way for way in node[key] if way != {"type": "null"}]
+                    for key in ("anyOf", "oneOf", "allOf") if key in node}  # fmt: skip
+            key = next((key for key, left in ways.items() if len(left) == 1), None)
+            if key is None:
+                return node
+            inner = ways[key][0]
+        if not isinstance(inner, dict):
+            return {}
+        node = {**inner, **{name: value for name, value in node.items() if name != key}}
+    raise ValueError(f"refers in a circle: {node.get('$ref')}")
+
+
+def nullable(schema):
+    """A copy of a JSON Schema in which each property that is a scalar or an enum may also be null: not on the page."""
+    if isinstance(schema, list):
+        return [nullable(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {key: value if key in ("enum", "const", "default") else nullable(value) for key, value in schema.items()}
+    for part in (made.get("properties") or {}).values():
+        if isinstance(part, dict):
+            if part.get("type") in SCALARS:
+                part["type"] = [part["type"], "null"]
+            if isinstance(part.get("enum"), list) and None not in part["enum"]:
+                part["enum"] = [*part["enum"], None]
+    return made
+
+
+def extraction(text, schema, options):
+    """Parsed of an answer that should be JSON: in one line, with `<output column>_valid` and `..._error`.
+
+    What is no JSON stays as it came, flagged "unparsed". JSON that does not fit `schema` (a JSON Schema, or None for
+    any JSON) is kept as well, flagged "invalid".
+    """
+    text = text.strip()
+    try:
+        value = json.loads(unfenced(text), parse_constant=refuse)
+    except (ValueError, RecursionError) as problem:
+        return verdict(text, f"no JSON: {problem}", "unparsed", options)
+    error = schema and misfit(value, json.dumps(schema))
+    return verdict(json.dumps(value, ensure_ascii=False), error, "invalid", options)
+
+
+def verdict(text, error, flag, options):
+    """Parsed with the columns that every extraction has; `error` None is a valid answer."""
+    column = options.output_column
+    columns = {f"{column}_valid": error is None, f"{column}_error": error}
+    return Parsed(text, columns=columns, flags=[flag] if error else [])
+
+
+def extraction_columns(options):
+    """The columns that `verdict` fills, for RECIPE["columns"]."""
+    return {f"{options.output_column}_valid": "bool", f"{options.output_column}_error": "string"}
+
+
+def unfenced(text):
+    """The text without a code fence around it."""
+    fence = re.fullmatch(r"```[^\n]*\n(.*?)\n?```", text, re.DOTALL)
+    return fence[1] if fence else text
+
+
+def refuse(constant):
+    raise ValueError(f"{constant} is no JSON")
+
+
+@functools.lru_cache(maxsize=8)
+def validator_of(schema):
+    from jsonschema.validators import validator_for
+
+    schema = json.loads(schema)
+    return validator_for(schema)(schema)
+
+
+def misfit(value, schema):
+    """Where and why a JSON value does not fit the schema (as JSON text), in one line; None where it does."""
+    from jsonschema.exceptions import best_match
+
+    try:
+        problem = best_match(validator_of(schema).iter_errors(value))
+    except RecursionError:
+        return "nested too deeply to be checked"
+    return f"{problem.json_path}: {problem.message[:200]}" if problem else None
+
+
+# <<< kit/schema.py
 
 # >>> kit/vllm.py
 # What both vLLM engines share: engine arguments, sampling, the window, and the checks before anything is paid.

@@ -128,11 +128,13 @@ def test_rows_are_published_in_source_order_with_their_columns(hub, repo):
 
 
 def test_a_recipe_may_publish_what_the_result_row_holds(hub, repo):
-    recipe = {**RECIPE, "row_columns": ["id", "error", "finish_reason", "prompt_tokens"]}
-    finish(make_options(output=repo), [make_row(0, id="train-000000000", prompt_tokens=7), failed(1)], recipe=recipe)
+    recipe = {**RECIPE, "row_columns": ["id", "model", "error", "finish_reason", "prompt_tokens"]}
+    rows = [make_row(0, id="train-000000000", prompt_tokens=7), failed(1)]
+    finish(make_options(output=repo, model="org/model"), rows, recipe=recipe)
     table = published(hub, repo)
     assert table["id"].to_pylist() == ["train-000000000", failed(1)["id"]]
     assert table["error"].to_pylist() == table["ocr_error"].to_pylist() == [None, "it is torn"]
+    assert table["model"].to_pylist() == ["org/model"] * 2
     assert table["prompt_tokens"][0].as_py() == 7 and "finish_reason" in table.column_names
 
 

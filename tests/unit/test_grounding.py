@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kit.grounding import det_spans, ref_spans, spans_blocks, spans_markdown
+from kit.grounding import det_spans, ref_parsed, ref_spans, spans_blocks, spans_markdown
+from kit.seam import Page
 
 REF = (
     "<|ref|>title<|/ref|><|det|>[[87, 52, 912, 96]]<|/det|>\n# Annual Report 1898\n\n"
@@ -128,3 +129,18 @@ def test_hostile(text):
     for read in (ref_spans, det_spans):
         spans = read(text)
         assert isinstance(spans_markdown(spans), str) and len(spans_blocks(spans)) <= len(text)
+
+
+@pytest.mark.parametrize(
+    "text, markdown, blocks",
+    [
+        ("<|ref|>PAID<|/ref|><|det|>[[0, 0, 9, 9]]<|/det|>", "PAID", [("text", "text")]),
+        # A label after all: it stays beside the text.
+        ("<|ref|>stamp<|/ref|><|det|>[[0, 0, 9, 9]]<|/det|>\nPAID", "PAID", [("other", "stamp")]),
+        ("<|ref|>A<|/ref|><|det|>[[0, 0, 9, 9]]<|/det|>\n<|ref|>Cut", "A\n\nCut", [("text", "text")] * 2),
+    ],
+)
+def test_tags_that_hold_the_text(text, markdown, blocks):
+    parsed = ref_parsed(text, Page(None, 999, 999), asked=True, said_in_tags=True)
+    assert (parsed.markdown, parsed.flags) == (markdown, [])
+    assert [(block["label"], block["raw_label"]) for block in parsed.blocks["blocks"]] == blocks

@@ -48,6 +48,12 @@ def test_forms(text, spots):
     "text, spots, flags",
     [
         ('[{"box":[88,40,512,77],"text":"Lot 7"},{"box":[88,90', [LOT7], ["repaired"]),
+        ('[{"box":[88,40,512,77],"text":"Lot 7"},\n{"box":[88,90,512,126],"text":"Lot 8', [LOT7, LOT8], ["repaired"]),
+        (
+            "Sale<ref>Lot 7</ref><quad>(88,40),(512,77)</quad>\nand\n<ref>Lot 8</ref><quad>(88,90),(512,126)</quad>end",
+            [("Sale", None, None), LOT7, ("and", None, None), LOT8, ("end", None, None)],
+            ["repaired"],
+        ),
         ('[{"box":[88,40,512,77],"text":"Lot 7"}{"box":[88,90,512,126],"text":"Lot 8"}]', [LOT7, LOT8], ["repaired"]),
         ('[{"box":[1,2,3],"text":"a"},{"box":[88,40,512,77],"text":"Lot 7"}]', [("a", None, None), LOT7], []),
         ("Lot 7(88,40),(512,77)Lot 8(88,9", [LOT7, ("Lot 8(88,9", None, None)], []),

@@ -109,6 +109,11 @@ def test_pages_are_read_one_after_the_other(stand_ins):
             (900, 300, False),
         ),
         (("--prompt", "<image>Count.", "--resolution-mode", "small"), "<image>Count.", (640, 640, False)),
+        (
+            ("--task", "free", "--resolution-mode", "custom", "--base-size", 900, "--image-size", 500, "--crop-mode"),
+            "<image>\nFree OCR.",
+            (900, 500, True),
+        ),
     ],
 )
 def test_what_is_asked(stand_ins, words, prompt, sizes):
@@ -146,6 +151,7 @@ def test_checks(monkeypatch):
     monkeypatch.setattr(ocr, "gpus", lambda: [])
     for words, said in [
         (("--task", "rec"), "Add --locate"), (("--prompt", "no mark"), "<image> once"), ((), "needs an NVIDIA GPU"),
+        (("--resolution-mode", "custom", "--base-size", 900), "Add --base-size 1024 --image-size 640"),
     ]:  # fmt: skip
         with pytest.raises(ocr.Stop, match=said):
             ocr.check(options(*words))

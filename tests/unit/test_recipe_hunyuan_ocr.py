@@ -34,6 +34,8 @@ def read(text, *words):
         (("--task", "spot"),
          "Detect and recognize text in the image, and output the text coordinates in a formatted manner."),
         (("--task", "extract-key", "--key", "{x} date"), "Output the value of {x} date."),
+        (("--task", "extract-fields", "--fields", "date, total,"),
+         "Extract the content of the fields: ['date', 'total'] from the image and return it in JSON format."),
         (("--task", "extract-fields", "--fields", "date", "total"),
          "Extract the content of the fields: ['date', 'total'] from the image and return it in JSON format."),
         (("--task", "extract-subtitles"), "Extract the subtitles from the image."),

@@ -97,6 +97,7 @@ def test_places(task, text, markdown, boxes, flags):
             "$$\nf(1,2),(3,4)\n$$\nf(1,2),(3,4) is",
             [],
         ),
+        (("--drop-coordinates",), "A(1,2),(3,4)\n<table><tr><td>(1,2),(3,4)", "A\n<table><tr><td>(1,2),(3,4)", []),
         ((), "Lot 7. " * 300, "Lot 7. Lot 7.", ["trimmed"]),
         ((), "Lot 7. " * 200, ("Lot 7. " * 200).strip(), []),  # below 2000 characters
         (("--no-clean-output",), "Lot 7. " * 300, ("Lot 7. " * 300).strip(), []),

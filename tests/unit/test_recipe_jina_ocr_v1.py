@@ -24,12 +24,11 @@ def register():
     print("registered")
 
 def vllm_llm_kwargs(folder, num_speculative_tokens, mtp_heads, mtp_recursive):
-    told = {"model": folder, "hf_overrides": {"architectures": ["DeepseekOCRForCausalLMOCR"],
-            "num_nextn_predict_layers": mtp_heads, "mtp_recursive": mtp_recursive, "image_token_index": 128815}}
-    if num_speculative_tokens:
-        told["speculative_config"] = {"model": folder, "num_speculative_tokens": num_speculative_tokens,
-                                      "method": "eagle"}
-    return told
+    assert num_speculative_tokens > 0
+    return {"model": folder, "hf_overrides": {"architectures": ["DeepseekOCRForCausalLMOCR"],
+            "num_nextn_predict_layers": mtp_heads, "mtp_recursive": mtp_recursive, "image_token_index": 128815},
+            "speculative_config": {"model": folder, "num_speculative_tokens": num_speculative_tokens,
+                                   "method": "eagle"}}
 """
 
 
@@ -100,6 +99,7 @@ def test_vllm_is_told_of_the_checkpoint(tmp_path, monkeypatch, spec, hopper):
     assert args["hf_overrides"]["architectures"] == ["DeepseekOCRForCausalLMOCR"]
     assert args.get("speculative_config", {}).get("num_speculative_tokens", 0) == spec
     assert args.get("attention_config") == ({"flash_attn_version": 2} if hopper else None)
+    assert (args["trust_remote_code"], args["dtype"]) == (True, "bfloat16")
     assert (args["max_model_len"], args["enable_prefix_caching"], args["gpu_memory_utilization"]) == (8192, False, 0.85)
     assert options.model == str(tmp_path) and "hf_overrides" not in jina.RECIPE["engine_args"]
 
@@ -115,3 +115,10 @@ def test_preflight_asks_for_the_class_that_vllm_knows(monkeypatch):
     monkeypatch.setattr(jina, "preflight_vllm", lambda options, recipe: seen.append(recipe["engine_args"]))
     jina.preflight(OPTIONS, jina.RECIPE)
     assert seen[0]["hf_overrides"] == {"architectures": ["DeepseekOCRForCausalLM"]}
+
+
+@pytest.mark.parametrize("words", [("--spec", -1), ("--spec", "x")])
+def test_no_such_number_of_tokens(words, capsys):
+    with pytest.raises(SystemExit):
+        options_of(jina, *words)
+    assert "--spec" in capsys.readouterr().err

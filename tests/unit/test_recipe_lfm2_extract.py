@@ -72,9 +72,23 @@ def test_contradictions_stop_the_run(words, says):
 
 
 @pytest.mark.parametrize("text", ["", " \n"])
-def test_an_empty_text_is_not_asked_about(text):
-    with pytest.raises(lfm.PageError, match="empty"):
-        body("--schema", "vendor", text=text)
+def test_an_empty_text_is_not_asked_about_and_is_no_error(text):
+    options, item = options_of(lfm, "--schema", "vendor"), lfm.Item("train-0", 0, "train-0", text=text)
+    conversation = lfm.converse(item, lfm.Unit("train-0", [], text), None, options, lfm.RECIPE, lfm.steps)
+    with pytest.raises(StopIteration) as end:
+        next(conversation)
+    row = end.value.value
+    assert (row["text"], row["error"], row["flags"]) == ("", None, ["empty"])
+    assert row["columns"] == {"extraction_valid": False, "extraction_error": "the text is empty"}
+
+
+def test_steps_ask_once():
+    reading = lfm.steps(lfm.Unit("train-0", [], "Alder"), options_of(lfm, "--schema", "vendor"))
+    (asked,) = next(reading)
+    assert asked["messages"][1] == {"role": "user", "content": "Alder"}
+    with pytest.raises(StopIteration) as end:
+        reading.send([lfm.Answer('{"vendor": "Alder"}')])
+    assert end.value.value.columns["extraction_valid"] is True
 
 
 def test_no_image_is_counted():

@@ -31,7 +31,8 @@ def parsed(text, source=FIELDS):
     [
         (
             ("--schema", FIELDS),
-            "Extract the following from the image:\n\ntitle: as printed\nyear\n\nRespond with only a JSON object.",
+            "Extract the following from the image:\n\ntitle: as printed\nyear\n\n"
+            "Respond with only a JSON object. Do not include any text outside the JSON.",
         ),
         (("--schema", '["title", "year"]', "--task", "fields"), "title\nyear"),
         (("--schema", '{"a{fields}": "x\\ny"}', "--task", "fields"), "a{fields}: x\ny"),
@@ -121,3 +122,8 @@ def test_types_of_a_json_schema_are_checked():
 @given(st.text())
 def test_hostile_answers_never_raise(text):
     parsed(text)
+
+
+def test_a_property_that_allows_anything():
+    fields, schema = options_of(lfm, "--schema", '{"properties": {"a": true, "b": {"type": "string"}}}').schema
+    assert fields == {"a": "", "b": ""} and schema["properties"]["a"] == {}

@@ -60,3 +60,7 @@ def test_worst_case_fits():
 def test_parse_keeps_the_text(text):
     result = lighton.parse(lighton.Answer(f"\n{text} \n"), None, options_of(lighton))
     assert (result.markdown, result.blocks, result.flags) == (text, None, [])
+
+
+def test_math_between_escaped_dollars_is_repaired_as_the_client_does():
+    assert lighton.parse(lighton.Answer(r"Let \$x^2 + 1\$ be."), None, None).markdown == "Let $x^2 + 1$ be."

@@ -94,6 +94,7 @@ LOOP = {"$defs": {"n": {"properties": {"n": {"$ref": "#/$defs/n"}}}}, "propertie
         ("--schema", json.dumps({"properties": {"x": {"type": "object", "additionalProperties": {}}}}), r"\$\.x"),
         ("--schema", json.dumps({"properties": {"x": {"enum": [1, 2]}}}), r"\$\.x"),
         ("--schema", json.dumps(LOOP), r"\$\.n"),
+        ("--schema", '{"properties": {"x": true}}', r"\$\.x"),
         ("--schema", '{"total": "number"}', "no object with properties"),
         ("--template", '{"total": "nummer"}', r'"nummer" at \$\.total'),
         ("--template", '{"total": [1, 2]}', r"at \$\.total"),

@@ -65,6 +65,19 @@ def test_the_whole_answer_on_request():
     assert (result.markdown, result.columns) == (ANSWER, {"numarkdown_reasoning": THOUGHTS})
 
 
+def test_endless_thoughts_are_part_of_the_whole_answer():
+    result = parsed("<think>\n" + THOUGHTS, "--include-thinking")
+    assert (result.markdown, result.flags) == ("<think>\n" + THOUGHTS, ["repaired"])
+    assert result.columns == {"numarkdown_reasoning": THOUGHTS}
+
+
+@pytest.mark.parametrize("words, gpus", [((), None), (("--tensor-parallel-size", 2), 2)])
+def test_several_gpus(words, gpus):
+    options = options_of(numarkdown, *words)
+    args = numarkdown.engine_args(options, {**numarkdown.RECIPE, **numarkdown.check(options)})
+    assert args.get("tensor_parallel_size") == gpus and args["mm_processor_kwargs"]["max_pixels"] == 3920000
+
+
 @pytest.mark.parametrize("text", ["<think>\n" + THOUGHTS, "<think>" + "hm, again. " * 4000])
 def test_thoughts_are_never_the_text(text):
     with pytest.raises(numarkdown.PageError, match="within the model's thoughts.*--max-tokens"):

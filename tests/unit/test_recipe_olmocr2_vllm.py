@@ -29,8 +29,12 @@ def said(language="de", upright="True", turn=0, text=TEXT, table="False"):
     )
 
 
+OPTIONS = options_of(olmocr)
+COLUMNS = olmocr.check(OPTIONS)["columns"]
+
+
 def parsed(text):
-    return olmocr.parse(olmocr.Answer(text), None, None)
+    return olmocr.parse(olmocr.Answer(text), None, OPTIONS)
 
 
 # ---- Requests
@@ -89,8 +93,10 @@ def test_front_matter_becomes_columns():
         "rotation_correction": 0,
         "is_table": True,
         "is_diagram": False,
+        "markdown_metadata": '{"primary_language": "de", "is_rotation_valid": "True", "rotation_correction": "0", '
+        '"is_table": "True", "is_diagram": "False"}',
     }
-    assert set(result.columns) | {"rotation"} == set(olmocr.RECIPE["columns"])
+    assert set(result.columns) | {"rotation"} == set(COLUMNS) and COLUMNS["markdown_metadata"] == "string"
 
 
 def test_blank_page_and_norwegian():
@@ -107,6 +113,7 @@ def test_blank_page_and_norwegian():
         ("---\nprimary_language: en\nis_rotation_va", "---\nprimary_language: en\nis_rotation_va"),
         ("---\nprimary_language: en\n---\nText", "Text"),
         ("---\n---\nText", "Text"),
+        ("---\nAmen.\n---\nText", "---\nAmen.\n---\nText"),  # rules around text
         (said(turn=45), TEXT),
         (said(upright="perhaps"), TEXT),
         ("Text\n" + said(), "Text\n" + said()),
@@ -120,7 +127,13 @@ def test_broken_front_matter_is_asked_again(text, markdown):
 @given(st.text(alphabet="-\n: ab0") | st.text())
 def test_parse_never_raises(text):
     result = parsed(text)
-    assert result.markdown in text and set(result.columns) | {"rotation"} == set(olmocr.RECIPE["columns"])
+    assert result.markdown in text and set(result.columns) | {"rotation"} == set(COLUMNS)
+
+
+def test_what_no_column_can_hold_stays_in_the_metadata():
+    columns = parsed(said(turn=45)).columns
+    assert columns["rotation_correction"] is None and '"rotation_correction": "45"' in columns["markdown_metadata"]
+    assert parsed("# Only text").columns["markdown_metadata"] is None
 
 
 # ---- Pages on their side

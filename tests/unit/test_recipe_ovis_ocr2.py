@@ -47,7 +47,9 @@ def test_body(words, bounds):
         "temperature": 0.0,
     }
     assert page.image.width * page.image.height <= bounds[1]
-    args = ovis.engine_args(options, {**ovis.RECIPE, **ovis.check(options)})
+    recipe = {**ovis.RECIPE, **ovis.check(options)}
+    assert recipe["image_tokens"] == bounds[1] // 1024
+    args = ovis.engine_args(options, recipe)
     kwargs = {"images_kwargs": {"min_pixels": bounds[0], "max_pixels": bounds[1]}}
     assert args["mm_processor_kwargs"] == kwargs and args["gdn_prefill_backend"] == "triton"
     assert ovis.chat_arguments(ovis.RECIPE)["chat_template_kwargs"] == {"enable_thinking": False}
@@ -80,6 +82,9 @@ def test_pictures_leave_the_markdown_and_become_boxes():
         ('a <img src="images/bbox_1_2_3_4.jpg" /> b', 'a <img src="images/bbox_1_2_3_4.jpg" /> b', [[2, 2, 6, 4]]),
         ('<img src="images/bbox_9_9_9_9.jpg" />\n\nkept', "kept", [None]),
         ('kept\n\n<img src="images/bbox_10_', "kept", []),  # cut off
+        ('<img src="images/bbox_1_2_3_4.jpg" />\nFig. 1: the quay', "Fig. 1: the quay", [[2, 2, 6, 4]]),
+        ('<img src="images/bbox_1_2_3_4.jpg" /> <img src="images/bbox_1_2_3_4.jpg" />', "", [[2, 2, 6, 4]] * 2),
+        ('<img src="images/bbox_1_2_3_4.jpg\nFig. 1: the quay', "Fig. 1: the quay", [[2, 2, 6, 4]]),
         ('<img src="logo.png">', '<img src="logo.png">', []),
     ],
 )

@@ -211,3 +211,10 @@ PIECES = [
 @given(st.lists(st.sampled_from(PIECES)).map("".join) | st.text(), st.sampled_from(["ocr", "layout"]))
 def test_parse_never_raises(text, task):
     assert isinstance(parsed(text, "--task", task).markdown, str)
+
+
+@pytest.mark.parametrize("task", ["ocr", "layout"])
+def test_endless_thoughts_are_part_of_the_whole_answer(task):
+    result = parsed("<think>" + THOUGHTS, "--task", task, "--think", "--include-thinking")
+    assert result.markdown.startswith("<think><box>[[61") and result.flags == ["unparsed"]
+    assert result.columns["qianfan_reasoning"] == result.markdown.removeprefix("<think>")

@@ -81,9 +81,39 @@ def test_worst_case_fits():
     recipe = xiaomi.RECIPE
     assert (recipe["image"]["max_side"] / 32) ** 2 == recipe["image_tokens"]
     assert recipe["image_tokens"] + recipe["max_tokens"] + len(DOCUMENT) // 3 + 64 <= recipe["max_model_len"]
+    assert recipe["context"] is None  # not found
+
+
+def test_the_schema_of_kie_comes_from_a_file_too(tmp_path):
+    (tmp_path / "fields.json").write_text('{"name": ""}')
+    assert options_of("--task", "kie", "--schema", tmp_path / "fields.json").schema == {"name": ""}
+    with pytest.raises(xiaomi.Stop, match="no such file"):
+        options_of("--schema", "fields.json")
+    with pytest.raises(xiaomi.Stop, match="names no fields"):
+        xiaomi.check(options_of("--task", "kie", "--schema", "{}"))
+
+
+def test_longest_edge():
+    options = options_of("--longest-edge", 1024)
+    assert page_of(xiaomi, (2048, 1024), options).image.size == (1024, 512)
+    assert OPTIONS.max_samples is None and options_of("--limit", 7).max_samples == 7
+
+
+@pytest.mark.parametrize(
+    "text, stored, valid",
+    [('```json\n{"Name": "É"}\n```', '{"Name": "É"}', True), ('{"Name": "É', '{"Name": "É', False), ("", "", False)],
+)
+def test_key_information_is_json(text, stored, valid):
+    result = read(text, "--task", "kie")
+    assert (result.markdown, result.columns["markdown_valid"]) == (stored, valid)
+    assert (result.columns["markdown_error"] is None) == valid
+    columns = xiaomi.check(options_of("--task", "kie"))["columns"]
+    assert set(columns) == set(result.columns)
 
 
 def test_a_question_is_needed():
+    options = options_of("--task", "vqa")
+    assert xiaomi.request(None, options)["messages"][0]["content"][0]["text"].startswith("\nAnswer")  # --dry-run asks
     with pytest.raises(xiaomi.Stop, match="--question"):
         xiaomi.check(options_of("--task", "vqa"))
 
@@ -151,7 +181,7 @@ def test_a_loop_that_stopped_by_itself_is_flagged_and_cut():
     assert result.flags == ["trimmed"] and result.markdown.endswith("1998 1999 und der")
 
 
-@pytest.mark.parametrize("task", ["text", "kie"])
+@pytest.mark.parametrize("task", ["text", "vqa"])
 def test_other_tasks_give_the_text_as_it_is(task):
     assert read(" {<fcel>} \\(a\\)\n", "--task", task).markdown == r"{<fcel>} \(a\)"
 

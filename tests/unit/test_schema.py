@@ -47,6 +47,7 @@ def test_a_schema_comes_inline_from_a_file_or_an_address(tmp_path):
     file.write_text("\ufeff" + text, "utf-8")
     assert kit.json_schema(text) == kit.json_schema(str(file)) == BILL
     assert kit.json_schema(json.dumps(PYDANTIC)) == PYDANTIC
+    assert kit.json_schema('{"properties": {"a": true}}') == {"properties": {"a": True}}
     assert kit.schema_text("name: who signed\n") == "name: who signed\n"
     assert kit.schema_text("x" * 100_000) == "x" * 100_000  # longer than a path may be
 
@@ -139,6 +140,7 @@ def test_references_and_optional_parts_are_seen_through():
     assert see["home"]["type"] == "object" and see["home"]["description"] == "where built"
     assert see["year"]["type"] == "integer"
     assert kit.plain({"type": ["string", "null"]}, {})["type"] == "string"
+    assert kit.plain(True, {}) == {}
     union = {"anyOf": [{"type": "string"}, {"type": "integer"}]}
     assert kit.plain(union, {}) == union
 

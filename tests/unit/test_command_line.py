@@ -1,0 +1,52 @@
+"""Options that every recipe has, as users of the public scripts type them; and what the card says of licences."""
+
+import os
+import sys
+
+import pytest
+
+from tests.unit.recipe_file import load_recipe, options_of
+
+
+def test_a_token_reaches_the_hub_and_no_message(monkeypatch):
+    from huggingface_hub import get_token
+
+    glm = load_recipe("glm-ocr")
+    monkeypatch.setenv("HF_TOKEN", "")
+    monkeypatch.setattr(sys, "argv", ["glm-ocr.py", "a/b", "a/c", "--hf-token=hf_secret"])
+    options = options_of(glm, "--hf-token=hf_secret")
+    assert get_token() == "hf_secret" and "hf_secret" not in str(vars(options)) + glm.this_command()
+
+
+def test_a_token_that_is_empty_changes_nothing(monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_kept")
+    monkeypatch.setattr(sys, "argv", ["glm-ocr.py", "a/b"])
+    options_of(load_recipe("glm-ocr"), "--hf-token", "")
+    assert os.environ["HF_TOKEN"] == "hf_kept" and sys.argv == ["glm-ocr.py", "a/b"]
+
+
+def test_limit_is_max_samples():
+    assert options_of(load_recipe("ovis-ocr2-saturate"), "--limit", 5).max_samples == 5
+
+
+@pytest.mark.parametrize(
+    "name, says",
+    [
+        ("jina-ocr-v1", "no commercial use"),
+        ("lfm2-extract", "limits commercial use"),
+        ("lfm2-vl-extract", "limits commercial use"),
+        ("lift-extract", r"under \$5M"),
+        ("hunyuan-ocr", "EU, the UK or South Korea"),
+        ("hunyuan-ocr-1.5", "EU, the UK or South Korea"),
+    ],
+)
+def test_limits_of_a_licence_are_on_the_card(name, says):
+    import re
+
+    assert re.search(says, load_recipe(name).RECIPE["licence"])
+
+
+@pytest.mark.parametrize("name", ["lighton-ocr2-saturate", "ovis-ocr2-saturate", "xiaomi-ocr-0-saturate"])
+def test_saturate_files_publish_what_their_users_know(name):
+    columns = load_recipe(name).RECIPE["row_columns"]
+    assert {"id", "model", "error", "prompt_tokens", "completion_tokens"} <= set(columns)
