@@ -147,7 +147,7 @@ def whole_box(bbox, width, height):
 def text_of(block):
     """What is printed in the block: Markdown and HTML without markup, LaTeX and plain text as they are."""
     content = block.get("content")
-    content = NOT_IN_XML.sub("", content) if isinstance(content, str) else ""
+    content = NOT_IN_XML.sub("", re.sub("[\v\f]", "\n", content)) if isinstance(content, str) else ""
     return (to_plain_text(content, cell=" ") if block.get("format") in ("markdown", "html") else content).strip()
 
 

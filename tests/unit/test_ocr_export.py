@@ -19,7 +19,9 @@ from tests.unit.recipe_file import load_recipe
 
 export = load_recipe("ocr-export")
 
-# htrflow is installed without what it needs (pyproject.toml): its wheel ships the official schemas.
+# htrflow is installed without what it needs (pyproject.toml): its wheel ships the official schemas. alto-4-4.xsd is
+# that of github.com/altoxml/schema (CC BY-SA 4.0), compared to be the same; pagecontent.xsd, 2019-07-15, that of
+# github.com/PRImA-Research-Lab/PAGE-XML (Apache-2.0), but for one kind of region that was added there later.
 HTRFLOW = importlib.util.find_spec("htrflow")
 needs_schemas = pytest.mark.skipif(HTRFLOW is None, reason="the schemas come with htrflow, for Python before 3.13")
 
@@ -88,6 +90,25 @@ def test_valid_by_the_official_schema(write, name):
         official.assertValid(etree.fromstring(write(sheet(EVERYTHING), blocks[number:])))
     with pytest.raises(etree.DocumentInvalid):
         official.assertValid(etree.fromstring(write(sheet(EVERYTHING), blocks).replace(b"</", b"<x/></", 1)))
+
+
+def test_alto_and_page_are_read_by_others(tmp_path, capsys):
+    from alto_tools.alto_tools import alto_confidence, alto_parse, alto_text
+    from pypxml import PageXML
+
+    blocks = export.blocks_of(EVERYTHING)
+    (tmp_path / "alto.xml").write_bytes(export.to_alto(sheet(EVERYTHING), blocks))
+    (tmp_path / "page.xml").write_bytes(export.to_page(sheet(EVERYTHING), blocks))
+    with open(tmp_path / "alto.xml", "rb") as file:
+        _, tree, namespace = alto_parse(file)
+        alto_text(tree, namespace)
+        said = capsys.readouterr().out
+        assert 98 < alto_confidence(file, tree, namespace) <= 100
+    assert said.split() == [word for b in blocks for _, words in b.lines for word, _, _ in words]
+    page = PageXML.open(tmp_path / "page.xml")
+    assert page.reading_order == [region["id"] for region in page.regions] and len(page.regions) == len(blocks)
+    assert (page["imageWidth"], page["imageHeight"], page.creator) == ("1000", "1400", "some/model")
+    assert page.regions[0]["type"] == "heading"
 
 
 def test_alto_says_where_everything_is():
@@ -252,12 +273,51 @@ def test_hostile_blocks_give_well_formed_files(bbox, content, form):
             assert 0 <= x0 < x1 <= 301 and 0 <= y0 < y1 <= 201
 
 
+HOSTILE_TEXTS = {
+    "nothing that is text": "\x00\x01\ufffe\uffff\ud83d",
+    "what XML has no place for": "a\ufffeb\uffffc\ud83dd\x1fef\x0cg\x0bh \x85 \u2028i",
+    "both directions": "\u202eabc\u202c \u2067שלום\u2069 \u200fdef\u200e ١٢٣ مرحبا (x)",
+    "letters without width": "\u200b\u200b \u00ad\u00ad \ufeff e\u0301 👩\u200d👩\u200d👧 กำ \ue000 \U0001fffe",
+    "markup": "]]><!-- </Unicode> &#0; <script>alert(1)</script> $$ ``` |",
+}
+HOSTILE = {
+    **{kind: document(block([1, 1, 900, 90], text)) for kind, text in HOSTILE_TEXTS.items()},
+    "no blocks": document(),
+    "no boxes": document(
+        block(None, "somewhere"), block(None, None), block([5, 5, 5, 5], " \n "), block([None] * 4, "x")
+    ),
+    "no room": document(block([1, 1, 2, 2], "many words " * 90), block([1, 1, 3, 900], "x" * 9000)),
+    "broken tables": document(
+        block([1, 1, 900, 190], "<table><tr><td colspan=99999999>1<td rowspan=-1>2</table" * 3, "table", "html"),
+    ),
+    "10,000 blocks": document(
+        *(block([n % 100 * 9, n // 100 * 13, n % 100 * 9 + 9, n // 100 * 13 + 13], f"w{n}") for n in range(10_000))
+    ),
+}
+
+
+@needs_schemas
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_hostile_documents_in_every_format(kind):
+    hostile, image = HOSTILE[kind], Image.new("RGB", (1000, 1400), "white")
+    blocks = export.blocks_of(hostile, export.ink_of(image))
+    for write, name in ((export.to_alto, "alto-4-4.xsd"), (export.to_page, "pagecontent.xsd")):
+        schema(name).assertValid(etree.fromstring(write(sheet(hostile), blocks)))
+    etree.fromstring(export.to_hocr(sheet(hostile), blocks).partition(b"<!DOCTYPE html>\n")[2])
+    words = [word for b in blocks for _, line in b.lines for word, _, _ in line]
+    said = pdf_of(hostile, image, blocks=blocks)[0].get_textpage().get_text_range()
+    plain = [word for word in words if word.isascii() and word.isalnum() and len(word) < 20]
+    assert [word for word in plain if word not in said] == [] and len(blocks) == len(hostile["blocks"])
+    if kind == "what XML has no place for":
+        assert words == ["abcdef", "g", "h", "i"], "a form feed ends a word"
+
+
 # ---- PDF
 
 
-def pdf_of(document, image, dpi=200):
+def pdf_of(document, image, dpi=200, blocks=None):
     page = SimpleNamespace(image=image, width=image.width, height=image.height)
-    blocks = export.blocks_of(document, export.ink_of(image))
+    blocks = blocks or export.blocks_of(document, export.ink_of(image))
     options = SimpleNamespace(dpi=dpi, quality=80)
     return pypdfium2.PdfDocument(export.to_pdf(sheet(document), blocks, b"", page, options))
 
