@@ -148,7 +148,8 @@ IMAGE_MARK = "<|img|><|imgpad|><|endofimg|>"
 
 def add_options(parser):
     add = parser.add_argument
-    add("--custom-prompt", metavar="TEXT", help="what --task general asks")
+    add("--custom-prompt", metavar="TEXT",
+        help="ask this instead of what --task asks, and keep the answer as it is; general needs it")  # fmt: skip
     add("--bbox", type=int, nargs=4, metavar=("X0", "Y0", "X1", "Y1"),
         help="what --task grounding-ocr reads, in pixels of the original (default: the whole page)")  # fmt: skip
     add("--keep-headers-footers", action="store_true",
@@ -162,21 +163,26 @@ def check(options):
         raise Stop('--task general has no prompt of its own. Add --custom-prompt "Describe this image."')
 
 
-def request(page, options):
+def prompt_of(page, options):
     prompt = RECIPE["tasks"][options.task]
+    if options.custom_prompt:
+        return options.custom_prompt
     if options.task == "svg":
-        prompt = prompt.format(width=page.image.width, height=page.image.height)
-    elif options.task == "grounding-ocr":
+        return prompt.format(width=page.image.width, height=page.image.height)
+    if options.task == "grounding-ocr":
         prompt += str(box_as_seen(options.bbox, page))
-    elif options.task == "general":
-        prompt = options.custom_prompt or prompt
-    user = {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": IMAGE_MARK + prompt}]}
+    return prompt
+
+
+def request(page, options):
+    text = IMAGE_MARK + prompt_of(page, options)
+    user = {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": text}]}
     system = {"role": "system", "content": "You are a helpful assistant."}  # upstream: in general only
     return {"messages": [system, user] if options.task == "general" else [user]}
 
 
 def parse(answer, page, options):
-    if not options.task.startswith("layout-"):
+    if options.custom_prompt or not options.task.startswith("layout-"):
         return Parsed(answer.text.strip())
     cells, flags = read_cells(answer.text)
     if "unparsed" in flags:
@@ -550,7 +556,7 @@ def persist(call, patience=None):
         except Exception as error:
             asked = getattr(getattr(error, "response", None), "headers", {}).get("retry-after", "")
             pause = max(float(asked) if asked.isdigit() else 0.0, wait * random.uniform(0.5, 1))
-            if not _is_passing(error) or time.monotonic() + pause > end:
+            if not is_passing(error) or time.monotonic() + pause > end:
                 raise
             said = "The Hub answered" if hasattr(error, "response") else "The Hub cannot be reached"
             say(f"{said}: {first_line(error)}. Trying again in {pause:.0f} s.")
@@ -558,7 +564,8 @@ def persist(call, patience=None):
             wait = min(2 * wait, LONGEST_WAIT)
 
 
-def _is_passing(error):
+def is_passing(error):
+    """Whether trying again may help: the Hub or the way to it is busy or broken for the moment."""
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status is not None:
         return status in (408, 409, 412, 425, 429) or status >= 500
@@ -567,7 +574,7 @@ def _is_passing(error):
         return True
     if isinstance(error, RuntimeError) and "xet" in str(error).lower():  # hf_xet's failures have no class of their own
         return True
-    return error.__cause__ is not None and _is_passing(error.__cause__)
+    return error.__cause__ is not None and is_passing(error.__cause__)
 
 
 def first_line(error):

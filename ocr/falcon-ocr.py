@@ -81,7 +81,7 @@ from urllib.parse import unquote
 RECIPE = {
     "name": "falcon-ocr",
     "model": "tiiuae/Falcon-OCR",  # card
-    "revision": "42ec56b72a23984ac059e7c8a6d397a8529423fe",  # the last commit with these weights, 2026-07-03
+    "revision": "42ec56b72a23984ac059e7c8a6d397a8529423fe",  # a commit: main got other weights in place on 2026-09-11
     "engine": "local",
     "device": "cuda",  # upstream: its attention and its graphs are CUDA's
     "batch": 32,  # upstream: the engine computes 64 at once, and drains after each batch; two batches lie in memory
@@ -596,7 +596,7 @@ def persist(call, patience=None):
         except Exception as error:
             asked = getattr(getattr(error, "response", None), "headers", {}).get("retry-after", "")
             pause = max(float(asked) if asked.isdigit() else 0.0, wait * random.uniform(0.5, 1))
-            if not _is_passing(error) or time.monotonic() + pause > end:
+            if not is_passing(error) or time.monotonic() + pause > end:
                 raise
             said = "The Hub answered" if hasattr(error, "response") else "The Hub cannot be reached"
             say(f"{said}: {first_line(error)}. Trying again in {pause:.0f} s.")
@@ -604,7 +604,8 @@ def persist(call, patience=None):
             wait = min(2 * wait, LONGEST_WAIT)
 
 
-def _is_passing(error):
+def is_passing(error):
+    """Whether trying again may help: the Hub or the way to it is busy or broken for the moment."""
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status is not None:
         return status in (408, 409, 412, 425, 429) or status >= 500
@@ -613,7 +614,7 @@ def _is_passing(error):
         return True
     if isinstance(error, RuntimeError) and "xet" in str(error).lower():  # hf_xet's failures have no class of their own
         return True
-    return error.__cause__ is not None and _is_passing(error.__cause__)
+    return error.__cause__ is not None and is_passing(error.__cause__)
 
 
 def first_line(error):

@@ -27,7 +27,7 @@
 A CLI that reads no [tool.hf-jobs] needs: --image vllm/vllm-openai:v0.29.0 --python /usr/bin/python3
 -e PYTHONPATH=/usr/local/lib/python3.12/dist-packages --flavor l4x1 -s HF_TOKEN
 
-Hardware: any GPU with 8 GB for bfloat16 (on a T4 its output is nothing but `!`).
+Hardware: any GPU with 8 GB; one without bfloat16, such as a T4, needs --dtype float32 (else all it writes is `!`).
 Output: `markdown` by docling-core, `doctags` with the model's own words, `docling_blocks` with boxes. Page headers and
 footers are in the blocks only. `--task chart`, `formula`, `code` and `table` are for pictures of just that: no boxes.
 Licence: Apache-2.0.
@@ -120,10 +120,16 @@ RECIPE = {
 
 def add_options(parser):
     add = parser.add_argument
+    add("--dtype", choices=["bfloat16", "float32"], default=RECIPE["engine_args"]["dtype"],
+        help="float32 for a GPU without bfloat16, such as a T4 (default %(default)s)")  # fmt: skip
     add("--custom-prompt", "--prompt", metavar="TEXT",
         help='ask this, e.g. "OCR the text in a specific location: <loc_155><loc_233><loc_206><loc_237>"')  # fmt: skip
     add("--output-format", choices=["markdown", "doctags"], default="markdown",
         help="what the text column holds (default markdown); the column doctags is there in both cases")  # fmt: skip
+
+
+def check(options):
+    return {"engine_args": {**RECIPE["engine_args"], "dtype": options.dtype}}
 
 
 def request(page, options):
@@ -139,6 +145,8 @@ def request(page, options):
 def parse(answer, page, options):
     if options.task == "full":
         parsed = doctags_page(answer.text, page)
+        if options.custom_prompt and "unparsed" in parsed.flags:  # what others ask for may be words without tags
+            parsed.flags.remove("unparsed")
     else:
         parsed = Parsed(doctags_element(answer.text))
     parsed.columns["doctags"] = without_end_tokens(answer.text)
@@ -456,7 +464,7 @@ def persist(call, patience=None):
         except Exception as error:
             asked = getattr(getattr(error, "response", None), "headers", {}).get("retry-after", "")
             pause = max(float(asked) if asked.isdigit() else 0.0, wait * random.uniform(0.5, 1))
-            if not _is_passing(error) or time.monotonic() + pause > end:
+            if not is_passing(error) or time.monotonic() + pause > end:
                 raise
             said = "The Hub answered" if hasattr(error, "response") else "The Hub cannot be reached"
             say(f"{said}: {first_line(error)}. Trying again in {pause:.0f} s.")
@@ -464,7 +472,8 @@ def persist(call, patience=None):
             wait = min(2 * wait, LONGEST_WAIT)
 
 
-def _is_passing(error):
+def is_passing(error):
+    """Whether trying again may help: the Hub or the way to it is busy or broken for the moment."""
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status is not None:
         return status in (408, 409, 412, 425, 429) or status >= 500
@@ -473,7 +482,7 @@ def _is_passing(error):
         return True
     if isinstance(error, RuntimeError) and "xet" in str(error).lower():  # hf_xet's failures have no class of their own
         return True
-    return error.__cause__ is not None and _is_passing(error.__cause__)
+    return error.__cause__ is not None and is_passing(error.__cause__)
 
 
 def first_line(error):
@@ -4338,6 +4347,7 @@ if __name__ == "__main__":
             request=request,
             parse=parse,
             add_options=add_options,
+            check=check,
             preflight=preflight_vllm,
         )
     )

@@ -30,7 +30,7 @@ On your own GPU start the server that the image holds, then use it:
         --mm-processor-kwargs '{"min_pixels": 50176, "max_pixels": 6291456}'
     uv run ocr/surya-ocr.py user/scans user/scans-ocr --endpoint http://localhost:8000/v1
 
-Hardware: one GPU with 16 GB or more, not a T4 (bfloat16).
+Hardware: one GPU with 16 GB or more; a T4 has no bfloat16 and needs --dtype float16.
 Output: `markdown`, and `surya_blocks`, boxes and text of every element with the model's confidence in the page (in the
 block where the page was read block by block). Of layout boxes alone; of table one table, which the whole page is.
 A page that comes back empty, looping or broken is read again block by block, as Surya's own client does: `by_block` in
@@ -40,6 +40,7 @@ revenue; not to compete with Datalab's API).
 Sources: https://huggingface.co/datalab-to/surya-ocr-2 , https://github.com/datalab-to/surya
 """
 
+import argparse
 import json
 import math
 import re
@@ -48,7 +49,6 @@ from dataclasses import replace
 
 # >>> shared imports
 # isort: split
-import argparse
 import asyncio
 import base64
 import contextlib
@@ -165,6 +165,20 @@ LAYOUT_SCHEMA = {
 }
 
 
+def add_options(parser):
+    add, hidden = parser.add_argument, argparse.SUPPRESS
+    add("--table-mode", choices=["full", "simple"], default="full",
+        help="of --task table: simple is the same as --task table-structure (default full)")  # fmt: skip
+    add("--pdf-column", dest="image_column", default=hidden, metavar="COLUMN",
+        help="column with PDFs or images; the same as --image-column")  # fmt: skip
+    add("--dtype", choices=["bfloat16", "float16"], default=RECIPE["engine_args"]["dtype"],
+        help="float16 for a GPU without bfloat16, such as a T4 (default %(default)s)")  # fmt: skip
+
+
+def check(options):
+    return {"engine_args": {**RECIPE["engine_args"], "dtype": options.dtype}}
+
+
 def body_for(task, options, image=None, max_tokens=None):
     """The body for one task; about `image`, or about the page where there is none."""
     part = {"type": "image", "image": image} if image else {"type": "image"}
@@ -178,11 +192,12 @@ def body_for(task, options, image=None, max_tokens=None):
 
 
 def steps(unit, options):
-    (page,) = unit.pages
-    (answer,) = yield [body_for(options.task, options)]
-    if options.task in ("layout", "table-structure"):
+    (page,), task = unit.pages, options.task
+    task = "table-structure" if task == "table" and options.table_mode == "simple" else task
+    (answer,) = yield [body_for(task, options)]
+    if task in ("layout", "table-structure"):
         return parse_boxes(answer, page)
-    if options.task == "table":
+    if task == "table":
         return parse_table(answer, page)
     blocks = html_blocks(answer.text)
     if not ASK_AGAIN & set(answer.flags) and (blocks or is_blank(page.image)):
@@ -689,7 +704,7 @@ def persist(call, patience=None):
         except Exception as error:
             asked = getattr(getattr(error, "response", None), "headers", {}).get("retry-after", "")
             pause = max(float(asked) if asked.isdigit() else 0.0, wait * random.uniform(0.5, 1))
-            if not _is_passing(error) or time.monotonic() + pause > end:
+            if not is_passing(error) or time.monotonic() + pause > end:
                 raise
             said = "The Hub answered" if hasattr(error, "response") else "The Hub cannot be reached"
             say(f"{said}: {first_line(error)}. Trying again in {pause:.0f} s.")
@@ -697,7 +712,8 @@ def persist(call, patience=None):
             wait = min(2 * wait, LONGEST_WAIT)
 
 
-def _is_passing(error):
+def is_passing(error):
+    """Whether trying again may help: the Hub or the way to it is busy or broken for the moment."""
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status is not None:
         return status in (408, 409, 412, 425, 429) or status >= 500
@@ -706,7 +722,7 @@ def _is_passing(error):
         return True
     if isinstance(error, RuntimeError) and "xet" in str(error).lower():  # hf_xet's failures have no class of their own
         return True
-    return error.__cause__ is not None and _is_passing(error.__cause__)
+    return error.__cause__ is not None and is_passing(error.__cause__)
 
 
 def first_line(error):
@@ -4170,6 +4186,8 @@ if __name__ == "__main__":
             RECIPE,
             engines={"serve": serve},
             steps=steps,
+            add_options=add_options,
+            check=check,
             preflight=preflight_vllm,
         )
     )

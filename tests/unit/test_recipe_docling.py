@@ -141,6 +141,27 @@ def test_doctags_instead_of_markdown():
     assert parsed.markdown == parsed.columns["doctags"] == PAGE and parsed.blocks
 
 
+@both
+def test_answers_to_other_prompts_are_not_broken_for_want_of_tags(recipe):
+    words = ("--custom-prompt", "Find all 'text' elements on the page, retrieve all section headers.")
+    assert (read("Births in 1871", recipe, words=words).flags, read("Births in 1871", recipe).flags) == (
+        [],
+        ["unparsed"],
+    )
+    parsed = read("<doctag><text><loc_1><loc_2><loc_30><loc_40>a", recipe, words=words)
+    assert (parsed.markdown, parsed.flags, blocks_in(parsed)) == ("a", ["repaired"], [("text", [2, 6, 60, 120], "a")])
+
+
+def test_a_gpu_without_bfloat16():
+    args = granite.engine_args(*settled("--dtype", "float32"))
+    assert (args["dtype"], granite.engine_args(*settled())["dtype"]) == ("float32", "bfloat16")
+
+
+def settled(*words):
+    options = options_of(granite, *words)
+    return options, {**granite.RECIPE, **granite.check(options)}
+
+
 @pytest.mark.parametrize("size", [(1000, 1500), (1500, 1000), (5000, 7000), (70, 33)])
 def test_boxes_come_back_to_the_original(size):
     true = [size[0] // 4, size[1] // 2, size[0] // 2, size[1] * 3 // 4]

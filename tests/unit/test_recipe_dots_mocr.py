@@ -89,6 +89,15 @@ def test_general_has_a_system_turn_and_its_own_sampling():
     assert (body["temperature"], body["top_p"]) == (0.1, 0.9)
 
 
+@pytest.mark.parametrize("task", ["ocr", "layout-all", "grounding-ocr", "svg"])
+def test_a_prompt_of_ones_own_wins_and_its_answer_stays_as_it_is(task):
+    options, page = options_of(dots, "--task", task, "--custom-prompt", "Read {the} names."), page_of(dots)
+    (message,) = body_of(dots, page, options)["messages"]
+    assert message["content"][1]["text"] == MARK + "Read {the} names."
+    parsed = dots.parse(dots.Answer(' [{"bbox": [1, 2, 3, 4]}] '), page, options)
+    assert (parsed.markdown, parsed.blocks, parsed.flags) == ('[{"bbox": [1, 2, 3, 4]}]', None, [])
+
+
 def test_general_without_a_prompt_stops_before_anything_starts():
     with pytest.raises(dots.Stop, match="--custom-prompt") as stop:
         dots.check(options_of(dots, "--task", "general"))

@@ -69,6 +69,14 @@ def test_layout_answers(text, flags, markdown):
     assert (parsed.blocks is None) == ("unparsed" in flags)
 
 
+def test_a_prompt_of_ones_own():
+    options = options_of(dots, "--prompt-mode", "layout-all", "--custom-prompt", "Read the names.")
+    (message,) = body_of(dots, page_of(dots), options)["messages"]
+    assert message["content"][1]["text"] == "Read the names."
+    parsed = dots.parse(dots.Answer("[Ann, Ben]"), page_of(dots), options)
+    assert (parsed.markdown, parsed.blocks, parsed.flags) == ("[Ann, Ben]", None, [])
+
+
 def test_text_is_taken_as_it_is():
     assert dots.parse(dots.Answer(" [1] {x}\n"), page_of(dots), options_of(dots)).markdown == "[1] {x}"
 

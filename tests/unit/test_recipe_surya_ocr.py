@@ -84,6 +84,19 @@ def test_bodies(task, prompt, most, guided):
     assert ("structured_outputs" in whole) == guided
 
 
+def test_the_public_recipes_own_flags():
+    options = options_of(
+        surya, "--task", "table", "--table-mode", "simple", "--pdf-column", "pdf", "--dtype", "float16"
+    )
+    (body,) = next(surya.steps(surya.Unit("1", [SHEET]), options))
+    assert prompt_of(body) == STRUCTURE and options.image_column == "pdf"
+    args = surya.engine_args(options, {**surya.RECIPE, **surya.check(options)})
+    assert (
+        args["dtype"] == "float16" and args["mm_processor_kwargs"] == surya.RECIPE["engine_args"]["mm_processor_kwargs"]
+    )
+    assert surya.engine_args(OPTIONS["ocr"], {**surya.RECIPE, **surya.check(OPTIONS["ocr"])})["dtype"] == "bfloat16"
+
+
 def test_worst_case_fits():
     recipe = surya.RECIPE
     assert recipe["image"]["max_pixels"] / 32 / 32 == recipe["image_tokens"]
