@@ -633,7 +633,7 @@ FIELDS = {
     "sources": list,
     "notes": str | None,
 }
-OPTIONAL_FIELDS = {"licence_note", "variant_of", "defaults", "summary", "says"}
+OPTIONAL_FIELDS = {"licence_note", "variant_of", "defaults", "summary", "says", "serving"}
 
 
 def check_entries(entries, stems):

@@ -531,7 +531,9 @@ def serving_commands(entries, texts):
         recipe = ast.literal_eval(recipe_node(parse_file(texts[shown], shown), shown))
         if recipe["engine"] != "vllm" and not recipe.get("vllm"):
             continue
-        if recipe.get("server_command"):
+        if entry.get("serving"):  # a recipe that makes its command when it starts
+            words = entry["serving"]
+        elif recipe.get("server_command"):
             filled = {"{model}": recipe["model"], "{port}": "8000", "{max_model_len}": str(recipe.get("max_model_len"))}
             words = [filled.get(word, word) for word in recipe["server_command"]]
             words = [recipe["server_python"], *words] if words[0] == "-m" else words

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from kit.serve import server_command
-from tests.unit.recipe_file import load_recipe
+from tests.unit.recipe_file import load_recipe, options_of
 from tools.sync import serving_commands
 
 TEXT = (Path(__file__).resolve().parents[2] / "SERVING.md").read_text()
@@ -31,6 +31,30 @@ def test_a_command_is_what_the_recipe_starts(name):
         return
     machine = {"--served-model-name", "--host", "--port", "--data-parallel-size", "--api-server-count"}
     assert words[words.index("serve") :] == without(started[started.index("serve") :], machine)
+
+
+@pytest.mark.parametrize("name", ["hpd-parsing-saturate", "monkeyocrv2", "teleocr"])
+def test_a_command_that_a_recipe_makes_when_it_starts(name):
+    (words,) = [shlex.split(text.replace("\\\n", " ")) for names, _, text in COMMANDS if name in names.split(", ")]
+    settings = {f"{key}={value}" for key, value in load_recipe(name).RECIPE.get("environment", {}).items()}
+    assert [word for word in words if word not in settings] == own_command(name) and settings <= set(words)
+
+
+def own_command(name):
+    """The words that the recipe starts, with folders beside the reader in the place of its caches."""
+    recipe, started = load_recipe(name), []
+    options = options_of(recipe)
+    if name == "hpd-parsing-saturate":
+        words = recipe.fork_command(options, recipe.RECIPE, "HPD-Parsing")
+    elif name == "monkeyocrv2":
+        folder = Path(f"MonkeyOCRv2-{recipe.COMMIT}")
+        words = ["python3", *recipe.monkey_command(options, recipe.RECIPE, folder, "MonkeyOCRv2-S-Parsing")[1:]]
+    else:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(recipe, "serve", lambda units, talk, options, table, stop: started.append(table) or [])
+            list(recipe.serve_plugin(None, None, options, recipe.RECIPE, None))
+        words = started[0]["server_command"]
+    return without(words, {"--host", "--port"})
 
 
 def without(words, flags):
