@@ -7,7 +7,7 @@ import shlex
 from collections import Counter
 from typing import NamedTuple
 
-from kit.answers import flags_of
+from kit.answers import flags_of, sentence
 from kit.blocks import blocks_document
 from kit.grounding import END_TOKEN, det_spans, spans_blocks, spans_markdown
 from kit.seam import Page, Parsed
@@ -154,7 +154,7 @@ def window_parsed(unit, spans, strip, flags=(), columns=None):
     The text keeps the model's tags and a page mark per span, or with `strip` is Markdown alone. The blocks are
     one document per page. Columns: `status` ("ok" if every page has its own text, else "partial"), `page_start`,
     `page_end`, and `page_spans`: JSON, [{"first", "last", "start", "end", "status"}, ...], pages as the document counts
-    them and characters of the text, `end` behind the last one.
+    them and characters of the text, `end` behind the last one; where a page has no image also "error", why.
     """
     number, text, told, pages = first_page(unit), "", [], []
     for span in sorted(spans):
@@ -167,7 +167,9 @@ def window_parsed(unit, spans, strip, flags=(), columns=None):
                      "start": len(text), "end": len(text) + len(said), "status": span.status})  # fmt: skip
         text += said
         page = unit.pages[span.first]
-        if span.first == span.last and isinstance(page, Page):
+        if not isinstance(page, Page):
+            told[-1]["error"] = sentence(page.problem)
+        elif span.first == span.last:
             blocks = spans_blocks(det_spans(span.text))
             pages.append({"page": number + span.first, **blocks_document(page, blocks, PAGE_GRID)})
     fine = all(span.status == "ok" for span in spans)

@@ -480,7 +480,7 @@ def persist(call, patience=None):
         except Exception as error:
             asked = getattr(getattr(error, "response", None), "headers", {}).get("retry-after", "")
             pause = max(float(asked) if asked.isdigit() else 0.0, wait * random.uniform(0.5, 1))
-            if not _is_passing(error) or time.monotonic() + pause > end:
+            if not is_passing(error) or time.monotonic() + pause > end:
                 raise
             said = "The Hub answered" if hasattr(error, "response") else "The Hub cannot be reached"
             say(f"{said}: {first_line(error)}. Trying again in {pause:.0f} s.")
@@ -488,7 +488,8 @@ def persist(call, patience=None):
             wait = min(2 * wait, LONGEST_WAIT)
 
 
-def _is_passing(error):
+def is_passing(error):
+    """Whether trying again may help: the Hub or the way to it is busy or broken for the moment."""
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status is not None:
         return status in (408, 409, 412, 425, 429) or status >= 500
@@ -497,7 +498,7 @@ def _is_passing(error):
         return True
     if isinstance(error, RuntimeError) and "xet" in str(error).lower():  # hf_xet's failures have no class of their own
         return True
-    return error.__cause__ is not None and _is_passing(error.__cause__)
+    return error.__cause__ is not None and is_passing(error.__cause__)
 
 
 def first_line(error):
@@ -4700,7 +4701,7 @@ def window_parsed(unit, spans, strip, flags=(), columns=None):
     The text keeps the model's tags and a page mark per span, or with `strip` is Markdown alone. The blocks are
     one document per page. Columns: `status` ("ok" if every page has its own text, else "partial"), `page_start`,
     `page_end`, and `page_spans`: JSON, [{"first", "last", "start", "end", "status"}, ...], pages as the document counts
-    them and characters of the text, `end` behind the last one.
+    them and characters of the text, `end` behind the last one; where a page has no image also "error", why.
     """
     number, text, told, pages = first_page(unit), "", [], []
     for span in sorted(spans):
@@ -4713,7 +4714,9 @@ def window_parsed(unit, spans, strip, flags=(), columns=None):
                      "start": len(text), "end": len(text) + len(said), "status": span.status})  # fmt: skip
         text += said
         page = unit.pages[span.first]
-        if span.first == span.last and isinstance(page, Page):
+        if not isinstance(page, Page):
+            told[-1]["error"] = sentence(page.problem)
+        elif span.first == span.last:
             blocks = spans_blocks(det_spans(span.text))
             pages.append({"page": number + span.first, **blocks_document(page, blocks, PAGE_GRID)})
     fine = all(span.status == "ok" for span in spans)

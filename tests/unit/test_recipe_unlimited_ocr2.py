@@ -178,7 +178,9 @@ def test_text_in_doubt_belongs_to_no_single_page():
     assert result.columns["status"] == "partial" and result.flags == ["shifted"] and result.blocks["pages"] == []
 
 
-def test_a_page_that_cannot_be_decoded_keeps_its_place():
+@pytest.mark.parametrize("name", ["unlimited-ocr2", "unlimited-ocr2-saturate", "unlimited-ocr2-live"])
+def test_a_page_that_cannot_be_decoded_keeps_its_place(name):
+    recipe = load_recipe(name)
     unit = window_of(recipe, 3)
     unit.pages[1] = recipe.BadPage(recipe.PageError("the file is empty"))
     reading = recipe.steps(unit, options_of())
@@ -187,7 +189,10 @@ def test_a_page_that_cannot_be_decoded_keeps_its_place():
     with pytest.raises(StopIteration) as end:
         reading.send([recipe.Answer(answer_of([A, C]))])
     spans = json.loads(end.value.value.columns["page_spans"])
-    assert [(s["first"], s["status"]) for s in spans] == [(1, "ok"), (2, "unreadable"), (3, "ok")]
+    assert [(s["first"], s["status"], s.get("error")) for s in spans] == [
+        (1, "ok", None), (2, "unreadable", "the file is empty"), (3, "ok", None),
+    ]  # fmt: skip
+    assert end.value.value.flags == ["unreadable"] and end.value.value.columns["status"] == "partial"
     unit.pages[0] = unit.pages[2] = unit.pages[1]
     with pytest.raises(recipe.PageError, match="the file is empty"):
         next(recipe.steps(unit, options_of()))

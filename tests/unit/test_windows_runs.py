@@ -96,6 +96,7 @@ def test_a_folder_and_a_pdf_with_pages_that_go_wrong(tmp_path):
         assert sorted(asked) == sorted([[1, 2, 4, 5], first, [17, 18], [5], [6], [17], [18]])
         book = json.loads((out / "book/pages_0001-0005.json").read_text())
         assert spans_of(book) == [(1, "ok"), (2, "ok"), (3, "unreadable"), (4, "ok"), (5, "ok")]
+        assert "image" in json.loads(book["columns"]["page_spans"])[2]["error"]
         assert [(p["page"], p["blocks"][0]["bbox"]) for p in book["blocks"]["pages"]] == [
             (n, [0, 0, 60, 40]) for n in (1, 2, 4, 5)
         ]
@@ -117,6 +118,9 @@ def test_a_window_that_fails_costs_no_other_on_the_way_to_the_hub(tmp_path, hub)
     (tmp_path / "in").mkdir()
     images = [page(n) for n in range(1, 20)]
     images[0].save(tmp_path / "in" / "act.pdf", save_all=True, append_images=images[1:])
+    (tmp_path / "in" / "book").mkdir()
+    (tmp_path / "in" / "book" / "20.png").write_bytes(b"")
+    page(21).save(tmp_path / "in" / "book" / "21.png")
 
     def behave(body):
         numbers = numbers_in(body)
@@ -129,7 +133,7 @@ def test_a_window_that_fails_costs_no_other_on_the_way_to_the_hub(tmp_path, hub)
     with standing_in(behave, [MODEL]) as server:
         assert run("unlimited-ocr2", tmp_path, server, "in", "user/out", "--dpi", 72, env=hub.env)["errors"] == 1
     (shard,) = [name for name in hub.files("user/out") if name.endswith(".parquet")]
-    failed, row = pq.read_table(io.BytesIO(hub.read("user/out", shard))).to_pylist()
+    failed, row, book = pq.read_table(io.BytesIO(hub.read("user/out", shard))).to_pylist()
     assert failed["file_name"] == "act.pdf/pages_0001-0016" and failed["markdown"] is failed["status"] is None
     assert "out of memory" in failed["ocr_error"]
     assert (row["file_name"], row["ocr_error"]) == ("act.pdf/pages_0017-0019", None)
@@ -137,6 +141,9 @@ def test_a_window_that_fails_costs_no_other_on_the_way_to_the_hub(tmp_path, hub)
     span = json.loads(row["page_spans"])[2]
     assert span["first"] == 19 and row["markdown"][span["start"] : span["end"]] == text_of(19)
     assert [p["page"] for p in json.loads(row["unlimited_blocks"])["pages"]] == [17, 18, 19]
+    empty, read = json.loads(book["page_spans"])
+    assert empty["status"] == "unreadable" and "empty (0 bytes)" in empty["error"] and read["status"] == "ok"
+    assert book["markdown"] == f"<PAGE>\n<PAGE>{text_of(21)}" and book["ocr_error"] is None
 
 
 class Slow(StandIn):
@@ -170,6 +177,7 @@ def test_the_live_page_shows_the_page_that_is_being_read(tmp_path):
     (tmp_path / "in").mkdir()
     for n in range(1, 4):
         page(n).save(tmp_path / "in" / f"{n}.png")
+    (tmp_path / "in" / "4.png").write_bytes(b"no image")
     server = ManyAtOnce(("127.0.0.1", 0), Slow)
     server.seen, server.models, server.silent, server.shown = [], [MODEL], False, threading.Event()
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
@@ -190,7 +198,7 @@ def test_the_live_page_shows_the_page_that_is_being_read(tmp_path):
                 )
             if 1 in seen and len(seen[1]) > 40:
                 break
-        assert "pages_0001-0003" in event["unit"] and event["pages"] == 3
+        assert "pages_0001-0004" in event["unit"] and event["pages"] == 3
         assert text_of(2).startswith(seen[1]) and len(seen[1]) > 40
         assert get(port, "/")[:2] == (200, "text/html; charset=utf-8")
         status, kind, picture = get(port, f"/picture?unit={event['unit']}&page=1")
@@ -218,7 +226,9 @@ def test_the_live_page_shows_the_page_that_is_being_read(tmp_path):
         server.server_close()
     assert process.returncode == 0 and json.loads(out.splitlines()[-1])["completion_tokens"] == 6
     (result,) = (tmp_path / "out").glob("*.md")
-    assert result.read_text() == "\n".join(f"<PAGE>{text_of(n)}" for n in (1, 2, 3))
+    assert result.read_text() == "\n".join(f"<PAGE>{text_of(n)}" for n in (1, 2, 3)) + "\n<PAGE>"
+    record = json.loads(result.with_suffix(".json").read_text())
+    assert spans_of(record) == [(1, "ok"), (2, "ok"), (3, "ok"), (4, "unreadable")]
 
 
 def through_relay(url, body=None):
