@@ -140,13 +140,9 @@ BASE = "DeepseekOCRForCausalLM"  # the class that the checkpoint's derives from,
 
 def add_options(parser):
     add = parser.add_argument
-    add("--spec", type=draft_length, default=3, metavar="N", help="tokens drafted ahead (default %(default)s; 0: none)")
+    add("--spec", type=int, default=3, metavar="N", help="tokens drafted ahead (default %(default)s; 0: none)")
     add("--no-repetition-stop", action="store_true", help="do not end an answer that repeats itself")
     add("--prompt", metavar="TEXT", help="ask this instead of the prompt of --task")
-
-
-def draft_length(text):
-    return int(text) and positive(text)
 
 
 def preflight(options, recipe):
@@ -167,10 +163,8 @@ def with_checkpoint(engine):
             folder = snapshot(options)
             checkpoint_on_path(folder, plugin)
             code = importlib.import_module("deepseek_ocr_mtp")
-            ahead = options.spec or 1  # for 0 what is said of drafting is dropped; the rest is needed all the same
-            told = code.vllm_llm_kwargs(folder, num_speculative_tokens=ahead, mtp_heads=1, mtp_recursive=True)
-            dropped = {"model", "revision"} | (set() if options.spec else {"speculative_config"})
-            told = {key: value for key, value in told.items() if key not in dropped}
+            told = code.vllm_llm_kwargs(folder, num_speculative_tokens=options.spec, mtp_heads=1, mtp_recursive=True)
+            told = {key: value for key, value in told.items() if key not in ("model", "revision")}
             if on_hopper():  # public recipes force it there
                 told |= {"attention_config": {"flash_attn_version": 2}}
             recipe = {**recipe, "engine_args": {**recipe["engine_args"], **told}}

@@ -33,6 +33,7 @@ On your own GPU start the server that the image holds, then use it:
 
 Hardware: one GPU with 16 GB or more. 0.955 pages/s on an A10G in a public run of 1,000 pages.
 Output: `markdown`, `id`, `model`, `error`, and counts of tokens; no boxes.
+Users of the public original: its --config, that of the input, is --input-config here.
 Licence: Apache-2.0 (model).
 Sources: https://huggingface.co/lightonai/LightOnOCR-2-1B , https://github.com/lightonai/LightOnOCR , arXiv 2601.14251
 """

@@ -37,6 +37,7 @@ Output: `markdown`, `id`, `model`, `error`, counts of tokens, and `picture_block
 charts; text and tables have no boxes.
 The model marks them with <img> tags, which leave the Markdown unless --keep-image-tags is given. What a long page
 repeats at its end is cut to one round, as in the card's code; such rows have `trimmed` in `ocr_flags`.
+Users of the public original: its --config, that of the input, is --input-config here.
 Licence: Apache-2.0 (model).
 Sources: https://huggingface.co/ATH-MaaS/OvisOCR2 , arXiv 2607.13639
 """

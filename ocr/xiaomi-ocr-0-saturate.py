@@ -31,7 +31,8 @@ A CLI that reads no [tool.hf-jobs] needs: --image vllm/vllm-openai:v0.30.0 --pyt
 Hardware: one GPU with 16 GB or more. 3.4 pages/s on an A10G, 9.7 on an RTX Pro 6000 in public runs.
 Output: `markdown`, `id`, `model`, `error`, `finish_reason`, and counts of tokens; no boxes. Of --task kie one line of
 JSON, with `markdown_valid` and `markdown_error`. Page headers and footers are left out, as the prompt asks. What a long
-page repeats at its end is cut to one round, as in the authors' pipeline, and flagged `trimmed`.
+page repeats at its end is cut to one round, as in the authors' pipeline, and flagged `trimmed`. Users of the public
+original: its --config, that of the input, is --input-config here.
 Small print and Fraktur of 10 to 13 pixels a line make it loop, and it ends such answers by itself: `finish_reason` says
 "stop", so look for `looped` in `ocr_flags`. The published scores come from a pipeline with a layout model in front.
 Licence: Apache-2.0 (model, by the card of a derivative).
@@ -117,6 +118,8 @@ RECIPE = {
     # upstream, pipeline and service; for loops it offers a second try with presence_penalty 1.5
     "sampling": {"temperature": 0.0, "top_p": 0.8, "presence_penalty": 0.0, "repetition_penalty": 1.0},
     "chat": {"content_format": "openai", "template_kwargs": {"enable_thinking": False}},  # upstream
+    # vLLM's other kernel is compiled with nvcc at start-up, which most machines do not have; SGLang is not told.
+    "engine_args": {"gdn_prefill_backend": "triton"},
     "image": {"max_side": 2048},  # upstream, thumbnail
     "body_format": "png",  # upstream
     "output_column": "markdown",

@@ -120,6 +120,7 @@ def test_a_question_is_needed():
 
 def test_servers():
     assert OPTIONS.engine == "serve" and xiaomi.check(OPTIONS) == {}
+    assert "--gdn-prefill-backend triton" in " ".join(xiaomi.cli_args(xiaomi.engine_args(OPTIONS, xiaomi.RECIPE)))
     assert xiaomi.check(options_of("--engine", "vllm")) == {}
     options = options_of("--engine", "sglang")
     recipe = {**xiaomi.RECIPE, **xiaomi.check(options)}
