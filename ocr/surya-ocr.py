@@ -148,6 +148,10 @@ LABELS = {  # surya's words to ours
     "Text": "text",
 }
 UNREAD = {"Image", "Figure", "Diagram", "Complex-Block", "Blank-Page"}  # surya reads no text in them
+# Only these are dropped where the paper shows no ink, as in surya; others may be pale, or one solid colour.
+NEEDS_INK = {
+    "Bibliography", "Caption", "Code-Block", "Footnote", "Page-Footer", "Page-Header", "Section-Header", "Text",
+}  # fmt: skip
 # surya guides the decoding of a layout, and not that of a table's structure, which would end early.
 LAYOUT_SCHEMA = {
     "type": "array",
@@ -224,7 +228,14 @@ def confidence(answer):
 
 
 def without_fence(text):
-    return re.sub(r"^```\w*\n|\n?```$", "", text.strip()).strip()
+    """The HTML of an answer without a code fence, every `<` of its formulas escaped: `a<b` is no tag there."""
+    text = re.sub(r"^```\w*\n|\n?```$", "", text.strip()).strip()
+    return re.sub(
+        r"(<math\b[^>]*>)(.*?)(?=</math>)",
+        lambda found: found[1] + found[2].replace("<", "&lt;"),
+        text,
+        flags=re.DOTALL,
+    )
 
 
 def html_blocks(text):
@@ -289,7 +300,9 @@ def parse_table(answer, page):
 def page_of_blocks(page, blocks, sure, flags=()):
     """The page from its blocks. Text that the model saw on blank paper is dropped and flagged, as in Surya."""
     kept = [
-        b for b in blocks if b["raw_label"] in UNREAD or not b["content"] or not is_blank(crop(page.image, b["bbox"]))
+        block
+        for block in blocks
+        if block["raw_label"] not in NEEDS_INK or not block["content"] or not is_blank(crop(page.image, block["bbox"]))
     ]
     flags = [*flags, *(["blank_region"] if len(kept) < len(blocks) else [])]
     for block in kept:
@@ -704,7 +717,7 @@ def persist(call, patience=None):
         except Exception as error:
             asked = getattr(getattr(error, "response", None), "headers", {}).get("retry-after", "")
             pause = max(float(asked) if asked.isdigit() else 0.0, wait * random.uniform(0.5, 1))
-            if not _is_passing(error) or time.monotonic() + pause > end:
+            if not is_passing(error) or time.monotonic() + pause > end:
                 raise
             said = "The Hub answered" if hasattr(error, "response") else "The Hub cannot be reached"
             say(f"{said}: {first_line(error)}. Trying again in {pause:.0f} s.")
@@ -712,7 +725,8 @@ def persist(call, patience=None):
             wait = min(2 * wait, LONGEST_WAIT)
 
 
-def _is_passing(error):
+def is_passing(error):
+    """Whether trying again may help: the Hub or the way to it is busy or broken for the moment."""
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status is not None:
         return status in (408, 409, 412, 425, 429) or status >= 500
@@ -721,7 +735,7 @@ def _is_passing(error):
         return True
     if isinstance(error, RuntimeError) and "xet" in str(error).lower():  # hf_xet's failures have no class of their own
         return True
-    return error.__cause__ is not None and _is_passing(error.__cause__)
+    return error.__cause__ is not None and is_passing(error.__cause__)
 
 
 def first_line(error):
@@ -3766,6 +3780,11 @@ def needed_gpus(who, instead="On a CPU there are pp-ocrv6.py and tesseract-ocr.p
     return cards
 
 
+def engine_count(options, recipe):
+    """How many copies of the model the GPUs here hold, one for each `tensor_parallel_size` of them; at least 1."""
+    return max(1, len(gpus()) // (engine_args(options, recipe).get("tensor_parallel_size") or 1))
+
+
 def model_config(options):
     """The model's config.json, from its folder or the Hub."""
     from huggingface_hub import hf_hub_download
@@ -4116,11 +4135,6 @@ def server_command(options, recipe, port):
     args |= {"api_server_count": apis} if apis > 1 else {}
     args["chat_template_content_format"] = chat_arguments(recipe)["chat_template_content_format"]
     return [recipe.get("server_python", sys.executable), "-m", "vllm.entrypoints.cli.main", "serve", *cli_args(args)]
-
-
-def engine_count(options, recipe):
-    """How many copies of the model the GPUs here hold, one for each `tensor_parallel_size` of them; at least 1."""
-    return max(1, len(gpus()) // (engine_args(options, recipe).get("tensor_parallel_size") or 1))
 
 
 def end_on_stop(process, stop):

@@ -140,7 +140,21 @@ def test_a_blank_page():
     white = surya.Page(Image.new("RGB", (500, 700), "white"), 500, 700)
     asked, result = talk([[said("")]], page=white)
     assert (len(asked), result.markdown, result.flags) == (1, "", [])
-    assert talk([[said(PAGE)]], page=white)[1].flags == ["blank_region"]
+    result = talk([[said(PAGE)]], page=white)[1]
+    assert result.flags == ["blank_region"]
+    # Text needs ink to be believed; a table, a picture and what is unknown may be pale or one solid colour.
+    assert [block["raw_label"] for block in result.blocks["blocks"]] == ["Table", "Image", "Stamp"]
+
+
+@pytest.mark.parametrize(
+    "formula", ["a<b", "a &lt; b", "x < y > z", "<", "\\begin{matrix} a & b \\\\ c & d \\end{matrix}"]
+)
+def test_a_formula_is_no_markup(formula):
+    page = f'<div data-label="Text" data-bbox="90 120 905 300"><p>If <math>{formula}</math> then</p></div>'
+    wanted = formula.replace("&lt;", "<")
+    assert talk([[said(page)]])[1].markdown == f"If ${wanted}$ then"
+    table = f"<table><tr><td><math>{formula}</math></td></tr></table>"
+    assert talk([[said(table)]], "table")[1].markdown.count("<") == 8
 
 
 def test_layout_and_structure():
