@@ -16,6 +16,7 @@ from kit.seam import Page, Stop, Unit, say
 from kit.source import open_source
 
 PACKAGES = "vllm sglang torch transformers saturate onnxruntime rapidocr datasets huggingface_hub pillow pypdfium2"
+UNSHOWN = ("own_options", "max_tokens_given", "engine_given")  # what settle notes down, and argparse's own
 
 
 def option_parser(recipe, add_options=None):
@@ -123,6 +124,7 @@ def settle(options, recipe, engines):
             setattr(options, key, value)
     if options.endpoint:
         options.engine = "serve"
+    options.engine_given = options.engine is not None
     options.engine = options.engine or next(iter(engines))
     if options.engine not in engines:
         raise Stop(f"--engine {options.engine}: {recipe['name']} runs with {', '.join(engines)}.")
@@ -180,7 +182,7 @@ def run_facts(options, recipe, source):
 
 def show_settings(options, recipe, steps):
     """--dry-run: the settings, and for served models one request for a blank page, as JSON on stdout."""
-    settings = {name: value for name, value in vars(options).items() if name not in ("own_options", "max_tokens_given")}
+    settings = {name: value for name, value in vars(options).items() if name not in UNSHOWN}
     print(json.dumps({"settings": settings}, indent=2, default=str))
     if steps:
         from PIL import Image

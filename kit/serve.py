@@ -21,7 +21,7 @@ from kit.vllm import (
     cli_args,
     end_children_with_this_process,
     engine_args,
-    gpus,
+    engine_count,
     messages_with,
     server_environment,
     set_environment,
@@ -241,11 +241,6 @@ def server_command(options, recipe, port):
     args |= {"api_server_count": apis} if apis > 1 else {}
     args["chat_template_content_format"] = chat_arguments(recipe)["chat_template_content_format"]
     return [recipe.get("server_python", sys.executable), "-m", "vllm.entrypoints.cli.main", "serve", *cli_args(args)]
-
-
-def engine_count(options, recipe):
-    """How many copies of the model the GPUs here hold, one for each `tensor_parallel_size` of them; at least 1."""
-    return max(1, len(gpus()) // (engine_args(options, recipe).get("tensor_parallel_size") or 1))
 
 
 def end_on_stop(process, stop):

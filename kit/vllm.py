@@ -168,6 +168,9 @@ def preflight_vllm(options, recipe):
     check_lengths(options, recipe, config)
     weights, missing = weight_bytes(options)
     check_room(args, cards, weights, missing)
+    if options.engine == "offline" and not options.engine_given and (engines := engine_count(options, recipe)) > 1:
+        options.engine = "serve"
+        say(f"{len(cards)} GPUs: engine serve keeps {engines} copies of the model busy; --engine offline is for one.")
 
 
 def this_command():
@@ -255,6 +258,11 @@ def needed_gpus(who, instead="On a CPU there are pp-ocrv6.py and tesseract-ocr.p
             f"or set OCR_ALLOW_CPU=1 to try without. {instead}"
         )
     return cards
+
+
+def engine_count(options, recipe):
+    """How many copies of the model the GPUs here hold, one for each `tensor_parallel_size` of them; at least 1."""
+    return max(1, len(gpus()) // (engine_args(options, recipe).get("tensor_parallel_size") or 1))
 
 
 def model_config(options):

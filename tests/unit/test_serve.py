@@ -20,6 +20,7 @@ import pytest
 from PIL import Image
 
 from kit import serve as module
+from kit import vllm
 from kit.run import EngineDied
 from kit.seam import Answer, PageError, Stop
 from kit.serve import answer_in, serve, server_command, wire
@@ -437,14 +438,14 @@ def test_a_reply_without_text_is_an_error_of_the_page(reply):
 
 
 def test_the_server_gets_every_gpu_and_the_engines_own_arguments(monkeypatch):
-    monkeypatch.setattr(module, "gpus", lambda: [(1, 1)] * 4)
+    monkeypatch.setattr(vllm, "gpus", lambda: [(1, 1)] * 4)
     monkeypatch.setattr(os, "cpu_count", lambda: 32)
     command = server_command(options(max_model_len=8192), RECIPE | {"engine_args": {"tensor_parallel_size": 2}}, 7000)
     words = " ".join(command)
     assert command[0] == sys.executable and "serve tiny" in words and "--port 7000" in words
     assert "--data-parallel-size 2" in words and "--api-server-count 16" in words and "--max-model-len 8192" in words
     assert "--generation-config vllm" in words and "--served-model-name tiny" in words
-    monkeypatch.setattr(module, "gpus", lambda: [])
+    monkeypatch.setattr(vllm, "gpus", lambda: [])
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     words = " ".join(server_command(options(), RECIPE | {"server_python": "/usr/bin/python3"}, 7000))
     assert words.startswith("/usr/bin/python3 ") and "--data-parallel" not in words and "--api-server" not in words

@@ -25,7 +25,7 @@ RECIPE = {
 def options(**changed):
     defaults = dict(
         model="org/tiny", revision=None, max_model_len=16384, max_tokens=8192, gpu_memory_utilization=None,
-        window=None, endpoint=None,
+        window=None, endpoint=None, engine="offline", engine_given=False,
     )  # fmt: skip
     return SimpleNamespace(**defaults | changed)
 
@@ -169,6 +169,22 @@ def stopped(chosen, recipe=RECIPE):
 def test_a_machine_that_fits_passes(machine, model):
     machine()
     vllm.preflight_vllm(options(model=model()), RECIPE)
+
+
+@pytest.mark.parametrize(
+    "cards, given, args, engine",
+    [
+        (4, False, {}, "serve"),
+        (4, True, {}, "offline"),  # the user said so
+        (1, False, {}, "offline"),
+        (2, False, {"tensor_parallel_size": 2}, "offline"),  # one copy of the model fills both
+    ],
+)
+def test_several_gpus_are_all_used(machine, model, cards, given, args, engine):
+    machine(gpus=((22000, 23000),) * cards)
+    chosen = options(model=model(), engine_given=given)
+    vllm.preflight_vllm(chosen, RECIPE | {"engine_args": args})
+    assert chosen.engine == engine
 
 
 def test_an_endpoint_needs_nothing_here(machine):
