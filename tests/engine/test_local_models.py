@@ -8,8 +8,9 @@ import os
 import subprocess
 
 import pytest
+from PIL import Image
 
-from tests.engine.conftest import ROOT
+from tests.engine.conftest import ROOT, last_json
 
 pytestmark = pytest.mark.skipif(not os.environ.get("OCR_ENGINE_ALL"), reason="on request: OCR_ENGINE_ALL=1")
 
@@ -58,3 +59,26 @@ def test_paddleocr_vl_1_5(python, environment, tiny, task):
         "--max-pixels", 200_000,
     )  # fmt: skip
     assert isinstance(markdown, str) and "truncated" in flags
+
+
+def test_lift(python, environment, tiny, tmp_path):
+    """The command with --method hf: a document of three pages and an image in one batch, each with its own answer."""
+    documents = tmp_path / "documents"
+    documents.mkdir()
+    images = [Image.new("RGB", (700 + 64 * n, 900), (255, 255 - 60 * n, 240 - 80 * n)) for n in range(3)]
+    images[0].save(documents / "three.pdf", save_all=True, append_images=images[1:])
+    images[2].save(documents / "image.png")
+    schema = {"type": "object", "properties": {"paid": {"type": "boolean"}}}
+    command = [
+        python, ROOT / "ocr/lift-extract.py", documents, tmp_path / "out", "--method", "hf", "--model", tiny("qwen3_5"),
+        "--schema", json.dumps(schema), "--max-tokens", "8", "--retries", "0",
+    ]  # fmt: skip
+    result = subprocess.run(
+        list(map(str, command)), cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=900
+    )
+    assert result.returncode == 0, result.stderr[-3000:]
+    summary = last_json(result.stdout)
+    assert (summary["engine"], summary["pages"], summary["errors"]) == ("local", 2, 0)
+    assert summary["flags"] == {"truncated": 2, "unparsed": 2}, "random tokens up to the limit are no JSON"
+    texts = [(tmp_path / "out" / f"{name}.md").read_text() for name in ("three", "image")]
+    assert texts[0] and texts[1] and texts[0] != texts[1]

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 WIDE = 0.35  # standard deviation of the weights
+WORDS = "anchor bell cargo deck ferry gale harbour island jetty keel lantern mast".split()
 
 
 def tokenizer(special, template, eos, pad=None):
@@ -71,8 +72,15 @@ def widen(weights):
             torch.nn.init.constant_(weight, 4.0)
 
 
-def save(folder, model, processor, eos):
+def save(folder, model, processor, eos, said=None):
+    """Saves a checkpoint with weights drawn anew; of `said`, a list of token ids, it says nothing else."""
+    import torch
+
     widen(model.named_parameters())
+    if said:
+        with torch.no_grad():
+            weight = model.lm_head.weight
+            weight[[number for number in range(len(weight)) if number not in said]] = 0
     model.save_pretrained(folder)
     processor.save_pretrained(folder)
     write(folder, "generation_config.json", {"eos_token_id": eos, "do_sample": False})
@@ -301,6 +309,81 @@ def qwen3_vl(folder):
     save(folder, Qwen3VLForConditionalGeneration(config), processor, ids["<|im_end|>"])
 
 
+def qwen2_vl(folder):
+    """Of the layout that MinerU's package reads, a line is one token here, so that every answer is a layout and the
+    blocks on it are asked for; words of a block are others.
+    """
+    from transformers import (
+        Qwen2VLConfig,
+        Qwen2VLForConditionalGeneration,
+        Qwen2VLImageProcessor,
+        Qwen2VLProcessor,
+        Qwen2VLVideoProcessor,
+    )
+
+    boxes = [(50 + 40 * n, 40 * n, 400 + 40 * n, 200 + 60 * n) for n in range(12)]  # 1000ths of the page
+    lines = [
+        f"<|box_start|>{' '.join(f'{edge:03}' for edge in box)}<|box_end|>"
+        f"<|ref_start|>{'text' if number % 4 else 'title'}<|ref_end|><|rotate_up|>"
+        for number, box in enumerate(boxes)
+    ]
+    special = QWEN_TOKENS + lines + [f" {word}" for word in WORDS]
+    words, ids = tokenizer(special, chatml(QWEN_IMAGE), "<|im_end|>", "<|endoftext|>")
+    config = Qwen2VLConfig(
+        text_config=QWEN2_TEXT | dict(
+            rope_parameters={"rope_type": "default", "mrope_section": [4, 6, 6], "rope_theta": 1e6},
+            bos_token_id=ids["<|endoftext|>"], eos_token_id=ids["<|im_end|>"],
+        ),
+        vision_config=dict(
+            depth=2, embed_dim=64, hidden_size=64, mlp_ratio=2, num_heads=2, patch_size=14, spatial_merge_size=2,
+            temporal_patch_size=2,
+        ),
+        image_token_id=ids["<|image_pad|>"], video_token_id=ids["<|video_pad|>"],
+        vision_start_token_id=ids["<|vision_start|>"], vision_end_token_id=ids["<|vision_end|>"],
+        tie_word_embeddings=False, dtype="float32",
+    )  # fmt: skip
+    images = Qwen2VLImageProcessor(patch_size=14, min_pixels=3136, max_pixels=1605632)
+    processor = Qwen2VLProcessor(images, words, Qwen2VLVideoProcessor(), chat_template=words.chat_template)
+    said = [ids[token] for token in special[len(QWEN_TOKENS) :]]
+    save(folder, Qwen2VLForConditionalGeneration(config), processor, ids["<|im_end|>"], said)
+
+
+def idefics3(folder):
+    """SmolDocling and Granite-Docling. An element of DocTags is one token here, so that every answer is a document."""
+    from transformers import (
+        Idefics3Config,
+        Idefics3ForConditionalGeneration,
+        Idefics3ImageProcessor,
+        Idefics3Processor,
+    )
+
+    places = [f"<row_{row}_col_{column}>" for row in range(1, 5) for column in range(1, 5)]
+    special = (
+        "<|endoftext|> <|im_start|> <end_of_utterance> <|end_of_text|> <image> <fake_token_around_image> <global-img>"
+    ).split() + places
+    tags = ["text", "section_header_level_1", "page_header"] * 4
+    elements = [
+        f"<{tag}><loc_{20 + number}><loc_{30 * number}><loc_{300 + number}><loc_{30 * number + 25}>{word}</{tag}>"
+        for number, (word, tag) in enumerate(zip(WORDS, tags, strict=True))
+    ] + ["</doctag>"]
+    template = "<|im_start|>" + chat_template(
+        "{{ m['role'] | capitalize }}:", "<image>", "<end_of_utterance>\n", "Assistant:"
+    )
+    words, ids = tokenizer(special + elements, template, "<end_of_utterance>", "<|endoftext|>")
+    vision = dict(
+        hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=2, image_size=512, patch_size=16
+    )  # fmt: skip
+    config = Idefics3Config(
+        text_config=QWEN2_TEXT | dict(model_type="llama", eos_token_id=ids["<end_of_utterance>"]),
+        vision_config=vision, image_token_id=ids["<image>"], scale_factor=4, pad_token_id=ids["<|endoftext|>"],
+        tie_word_embeddings=False, dtype="float32",
+    )  # fmt: skip
+    images = Idefics3ImageProcessor(size={"longest_edge": 2048}, max_image_size={"longest_edge": 512})
+    processor = Idefics3Processor(images, words, image_seq_len=64, chat_template=template)
+    said = [ids[token] for token in elements]
+    save(folder, Idefics3ForConditionalGeneration(config), processor, ids["<end_of_utterance>"], said)
+
+
 def qianfan_ocr(folder):
     """The names of the checkpoint, which are InternVL's and not those of the transformers class; no processor."""
     import torch
@@ -427,6 +510,39 @@ def lfm2_vl(folder):
     save_file(weights, path, {"format": "pt"})
 
 
+def hunyuan_vl(folder):
+    from transformers import (
+        HunYuanVLConfig,
+        HunYuanVLForConditionalGeneration,
+        HunYuanVLImageProcessor,
+        HunYuanVLProcessor,
+    )
+
+    named = {"image_start_token": "<im_start>", "image_token": "<image>", "image_end_token": "<im_end>"}
+    special = ["<|begin|>", "<|user|>", "<|end|>", "<pad>", "<im_newline>", *named.values()]
+    template = "<|begin|>" + chat_template("", "".join(named.values()), "<|user|>", "")
+    words, ids = tokenizer(special, template, "<|end|>", "<pad>")
+    words.init_kwargs |= named
+    for role, name in named.items():
+        setattr(words, role, name)
+        setattr(words, f"{role}_id", ids[name])
+    rope = {"rope_type": "dynamic", "alpha": 1000.0, "factor": 1.0, "mrope_section": [4, 4, 4, 4], "rope_theta": 1e4}
+    config = HunYuanVLConfig(
+        text_config=QWEN2_TEXT | dict(
+            head_dim=32, rope_parameters=rope, bos_token_id=ids["<|begin|>"], eos_token_id=ids["<|end|>"],
+            pad_token_id=ids["<pad>"],
+        ),
+        vision_config=dict(
+            hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=2, out_hidden_size=64,
+            text_hidden_size=64,
+        ),
+        image_token_id=ids["<image>"], im_start_id=ids["<im_start>"], im_end_id=ids["<im_end>"],
+        im_newline_id=ids["<im_newline>"], tie_word_embeddings=False, dtype="float32",
+    )  # fmt: skip
+    processor = HunYuanVLProcessor(HunYuanVLImageProcessor(), words, chat_template=template)
+    save(folder, HunYuanVLForConditionalGeneration(config), processor, ids["<|end|>"])
+
+
 def deepseek_ocr(folder):
     """The towers' sizes are fixed in vLLM (SAM-B and CLIP-L, 0.4B), so this one is not tiny."""
     layer = {
@@ -452,6 +568,21 @@ def unlimited_ocr(folder):
     deepseek_ocr(folder)
     config = json.loads(Path(folder, "config.json").read_text())
     write(folder, "config.json", config | {"architectures": ["UnlimitedOCRForCausalLM"], "model_type": "unlimited-ocr"})
+
+
+def jina_ocr(folder):
+    """DeepSeek-OCR under a name that only the code beside it makes known, as there; it drafts no tokens."""
+    deepseek_ocr(folder)
+    Path(folder, "deepseek_ocr_mtp.py").write_text(
+        "def register():\n"
+        "    from vllm import ModelRegistry\n"
+        "    from vllm.model_executor.models.deepseek_ocr import DeepseekOCRForCausalLM\n\n"
+        "    class DeepseekOCRForCausalLMOCR(DeepseekOCRForCausalLM):\n"
+        "        pass\n\n"
+        "    ModelRegistry.register_model(DeepseekOCRForCausalLMOCR.__name__, DeepseekOCRForCausalLMOCR)\n\n\n"
+        "def vllm_llm_kwargs(folder, **drafting):\n"
+        "    return {'model': folder, 'hf_overrides': {'architectures': ['DeepseekOCRForCausalLMOCR']}}\n"
+    )
 
 
 def deepseek_ocr2(folder):
@@ -545,8 +676,8 @@ def sam(width):
 ARCHITECTURES = {
     made.__name__: made
     for made in (
-        glm_ocr, lighton_ocr, dots_ocr, qwen2_5_vl, paddleocr_vl, qwen3_vl, qianfan_ocr, qwen3_5, lfm2, lfm2_vl,
-        deepseek_ocr, deepseek_ocr2, unlimited_ocr,
+        glm_ocr, lighton_ocr, dots_ocr, qwen2_vl, qwen2_5_vl, idefics3, paddleocr_vl, qwen3_vl, qianfan_ocr, qwen3_5,
+        lfm2, lfm2_vl, hunyuan_vl, deepseek_ocr, deepseek_ocr2, unlimited_ocr, jina_ocr,
     )
 }  # fmt: skip
 
