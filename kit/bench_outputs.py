@@ -13,7 +13,8 @@ from typing import NamedTuple
 from kit.answers import flags_of
 from kit.plain_text import to_plain_text
 from kit.seam import Stop, say
-from kit.storage import first_line, persist
+from kit.storage import FIRST_PATIENCE, first_line, persist
+from kit.tool import read_json, read_utf8, whole_number
 
 # What may identify a page, the surest first; the first that is filled and unique in every output decides. Rows of a
 # multi-page file share all but the page number.
@@ -128,7 +129,7 @@ def add_bench_options(add):
     add("--assume-aligned", action="store_true", help="row n of every config is the same page; nothing is checked")
     add("--split", default="train", help="split of the dataset (default train)")
     add("--images", metavar="FOLDER", help="folder with the page images, where the outputs do not hold them")
-    add("--max-samples", type=int, metavar="N", help="N pages only, drawn at random")
+    add("--max-samples", type=whole_number, metavar="N", help="N pages only, drawn at random")
     add("--seed", type=int, default=42, help="seed of every draw (default 42)")
 
 
@@ -153,7 +154,7 @@ def load_bench(options, least=2):
         # The outputs of one bench lie side by side. Only the name of the folder around them: results are published.
         source = os.path.basename(os.path.commonpath([os.path.abspath(os.path.expanduser(p)) for p in folders]))
         runs = [(table, *text_of_config(table, chosen.get(table.config))) for table in tables]
-    elif len(places) == 1:
+    elif len(places) == 1 and re.fullmatch(r"[\w.-]+/[\w.-]+", places[0]):
         source = places[0]
         tables, revision, flat = hub_tables(source, options)
         if flat:
@@ -161,7 +162,7 @@ def load_bench(options, least=2):
         else:
             runs = [(table, *text_of_config(table, chosen.get(table.config))) for table in tables]
     else:
-        raise Stop(f"{places[0]} is no folder here; name one dataset, or one folder per model.")
+        raise Stop(f"{places[0]} is no folder here; name one dataset (ns/name), or one folder per model.")
     if unknown := set(chosen) - {table.config for table in tables}:
         raise Stop(f"--text-column: no config {min(unknown)}. There are {', '.join(t.config for t in tables)}.")
     if len(runs) < least:
@@ -169,9 +170,9 @@ def load_bench(options, least=2):
     bench = join_runs(runs, options)
     bench.source, bench.revision = source, revision
     if options.images:
+        if not os.path.isdir(os.path.expanduser(options.images)):
+            raise Stop(f"--images {options.images} is no folder here.")
         bench.images = lambda table, row: image_in_folder(options.images, table, row)
-    if not 0 < (options.max_samples or 1):
-        raise Stop(f"--max-samples {options.max_samples} is not above 0.")
     if options.max_samples and options.max_samples < len(bench.keys):
         drawn = set(random.Random(options.seed).sample(sorted(bench.keys), options.max_samples))
         bench.keys = [key for key in bench.keys if key in drawn]
@@ -202,7 +203,7 @@ def hub_tables(repo, options):
 
     api = HfApi()
     try:
-        revision = persist(lambda: api.dataset_info(repo)).sha
+        revision = persist(lambda: api.dataset_info(repo), FIRST_PATIENCE).sha
         requests = {} if options.columns else pull_request_configs(api, repo)
     except Exception as error:
         raise Stop(f"The dataset {repo} cannot be read: {first_line(error)}. Check the name and HF_TOKEN.") from error
@@ -316,8 +317,8 @@ def folder_table(folder):
         page = {"name": name, "text": None, "error": None, "flags": [], "page": 1}
         if name in texts:
             side = texts[name].with_name(texts[name].name.removesuffix(".md") + ".json")
-            page |= json.loads(side.read_text("utf-8")) if side.exists() else {}
-            page |= {"name": name, "text": texts[name].read_text("utf-8"), "error": None}
+            page |= read_json(side) if side.exists() else {}
+            page |= {"name": name, "text": read_utf8(texts[name]), "error": None}
         else:
             page |= notes[name]
         rows.append(page)

@@ -50,8 +50,9 @@ def option_parser(recipe, add_options=None):
     engines = recipe.get("engines") or (["offline", "serve"] if recipe["engine"] == "vllm" else [recipe["engine"]])
 
     def served(*flags, help, **how):
-        """An option that a recipe whose model only runs in worker processes takes, and does not list."""
-        add(*flags, help=argparse.SUPPRESS if engines == ["local"] else help, **how)
+        """An option that a recipe whose model only runs in worker processes takes, and lists if it has such a key."""
+        unused = engines == ["local"] and flags[0].strip("-").replace("-", "_") not in recipe
+        add(*flags, help=argparse.SUPPRESS if unused else help, **how)
 
     add("--engine", choices=engines, help=f"how the model runs ({', '.join(engines)}; default: the faster here)")
     served("--endpoint", metavar="URL", help="OpenAI-compatible server that runs already, e.g. http://host:8000/v1")

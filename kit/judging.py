@@ -16,6 +16,7 @@ from kit.pages import open_page
 from kit.ranking import leaderboard_text, plain_numbers, rank_boards, resolvable_gap
 from kit.seam import PageError, Stop, say
 from kit.storage import first_line, persist, unique_stamp
+from kit.tool import exit_code_of
 from kit.votes import (
     Balance,
     VoteStore,
@@ -368,19 +369,19 @@ def voted(question, reply):
 
 
 def judged(work):
-    """Runs `work()`, and turns SIGTERM, Ctrl-C and Stop into exit codes: votes are safe, the same command goes on."""
+    """`exit_code_of(work)`, where SIGTERM and Ctrl-C cost nothing: votes are safe, the same command goes on."""
 
     def interrupt(*_):
         raise KeyboardInterrupt
 
+    def watched():
+        try:
+            return work()
+        except KeyboardInterrupt:
+            raise Stop("Every vote so far is stored; type the same command to go on.", code=1) from None
+
     before = signal.signal(signal.SIGTERM, interrupt)
     try:
-        return work()
-    except Stop as problem:
-        say(f"{'Error' if problem.code == 2 else 'Stopped'}: {problem}")
-        return problem.code
-    except KeyboardInterrupt:
-        say("Stopped. Every vote so far is stored; type the same command to go on.")
-        return 1
+        return exit_code_of(watched)
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -28,6 +28,7 @@ from kit.metrics_text import (
 )
 from kit.plain_text import to_plain_text
 from kit.seam import Stop
+from kit.tool import read_utf8
 
 PAGE_FILES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".gif", ".webp", ".bmp", ".jp2", ".heic", ".pdf")
 TRUTH_SUFFIXES = (".txt", ".md", ".html")
@@ -57,9 +58,9 @@ def read_truth_folder(folder):
         elif path.suffix in TRUTH_SUFFIXES:
             if name in texts:
                 raise Stop(f"{folder} has two texts for {name}: keep one of .txt, .md and .html.")
-            texts[name] = path.read_text("utf-8-sig")
+            texts[name] = read_utf8(path)
         elif path.suffix == ".json":
-            document = read_blocks(path.read_text("utf-8-sig"))
+            document = read_blocks(read_utf8(path))
             blocks |= {name: document} if document else {}
     for name in [name for name, text in texts.items() if "\f" in text]:
         parts = texts.pop(name).split("\f")
@@ -69,8 +70,11 @@ def read_truth_folder(folder):
         raise Stop(f"{folder} holds no ground truth: NAME.txt, NAME.md, NAME.html or NAME.json beside each page.")
     strata = {}
     if (root / "pages.jsonl").is_file():
-        rows = map(json.loads, (root / "pages.jsonl").read_text("utf-8").splitlines())
-        strata = {row.pop("name"): row for row in rows}
+        try:
+            rows = [json.loads(line) for line in read_utf8(root / "pages.jsonl").splitlines() if line.strip()]
+            strata = {row.pop("name"): row for row in rows}
+        except (ValueError, KeyError, AttributeError, TypeError) as error:
+            raise Stop(f'{folder}/pages.jsonl: a line is {{"name": PAGE, ...}}; {error!r}. Repair it.') from error
     return {
         name: Truth(
             texts[name] if name in texts else blocks_text(blocks[name]), blocks.get(name), [], strata.get(name, {})
@@ -154,7 +158,7 @@ def blocks_column(table):
 
 def folder_blocks(folder, name):
     path = os.path.join(folder, f"{name}.json")
-    return read_blocks(Path(path).read_text("utf-8")) if os.path.isfile(path) else None
+    return read_blocks(read_utf8(path)) if os.path.isfile(path) else None
 
 
 # ---- Scores

@@ -28,7 +28,7 @@ def persist(call, patience=None):
         except Exception as error:
             asked = getattr(getattr(error, "response", None), "headers", {}).get("retry-after", "")
             pause = max(float(asked) if asked.isdigit() else 0.0, wait * random.uniform(0.5, 1))
-            if not _is_passing(error) or time.monotonic() + pause > end:
+            if not is_passing(error) or time.monotonic() + pause > end:
                 raise
             said = "The Hub answered" if hasattr(error, "response") else "The Hub cannot be reached"
             say(f"{said}: {first_line(error)}. Trying again in {pause:.0f} s.")
@@ -36,7 +36,8 @@ def persist(call, patience=None):
             wait = min(2 * wait, LONGEST_WAIT)
 
 
-def _is_passing(error):
+def is_passing(error):
+    """Whether trying again may help: the Hub or the way to it is busy or broken for the moment."""
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status is not None:
         return status in (408, 409, 412, 425, 429) or status >= 500
@@ -45,7 +46,7 @@ def _is_passing(error):
         return True
     if isinstance(error, RuntimeError) and "xet" in str(error).lower():  # hf_xet's failures have no class of their own
         return True
-    return error.__cause__ is not None and _is_passing(error.__cause__)
+    return error.__cause__ is not None and is_passing(error.__cause__)
 
 
 def first_line(error):

@@ -185,6 +185,8 @@ class VoteStore:
 
     def __init__(self, folder):
         self.folder = Path(folder).expanduser()
+        if self.folder.exists() and not self.folder.is_dir():
+            raise Stop(f"{folder} is a file. Votes are kept in a folder: name another.")
         self.path = self.folder / f"votes-{unique_stamp()}.jsonl"
 
     def add(self, votes):
@@ -261,9 +263,11 @@ def read_votes(source, from_prs=False):
         for file in sorted(path.glob("*.parquet")):
             rows += parquet_rows(file.read_bytes(), file)
         runs = store.runs()
-    elif path.is_file():
+    elif path.is_file() and path.suffix in (".jsonl", ".parquet"):
         rows = list(jsonl_rows(path)) if path.suffix == ".jsonl" else parquet_rows(path.read_bytes(), path)
         runs = []
+    elif path.is_file():
+        raise Stop(f"{source} is no file of votes. Name a folder, a .jsonl or .parquet file, or a dataset ns/name.")
     elif re.fullmatch(r"[\w.-]+/[\w.-]+", str(source)):
         rows, runs = hub_votes(source, from_prs)
     else:
@@ -272,12 +276,13 @@ def read_votes(source, from_prs=False):
 
 
 def parquet_rows(data, name):
+    """The rows of a parquet file, of which `data` is the bytes. Raises Stop where it is damaged."""
     import pyarrow.parquet as pq
 
     try:
         return pq.read_table(io.BytesIO(data)).to_pylist()
     except Exception as error:
-        raise Stop(f"{name} cannot be read: {first_line(error)}. Nothing was written.", code=1) from error
+        raise Stop(f"{name} cannot be read: {first_line(error)}. Repair or remove it; nothing was written.") from error
 
 
 def hub_votes(repo, from_prs=False):

@@ -449,7 +449,7 @@ def persist(call, patience=None):
         except Exception as error:
             asked = getattr(getattr(error, "response", None), "headers", {}).get("retry-after", "")
             pause = max(float(asked) if asked.isdigit() else 0.0, wait * random.uniform(0.5, 1))
-            if not _is_passing(error) or time.monotonic() + pause > end:
+            if not is_passing(error) or time.monotonic() + pause > end:
                 raise
             said = "The Hub answered" if hasattr(error, "response") else "The Hub cannot be reached"
             say(f"{said}: {first_line(error)}. Trying again in {pause:.0f} s.")
@@ -457,7 +457,8 @@ def persist(call, patience=None):
             wait = min(2 * wait, LONGEST_WAIT)
 
 
-def _is_passing(error):
+def is_passing(error):
+    """Whether trying again may help: the Hub or the way to it is busy or broken for the moment."""
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status is not None:
         return status in (408, 409, 412, 425, 429) or status >= 500
@@ -466,7 +467,7 @@ def _is_passing(error):
         return True
     if isinstance(error, RuntimeError) and "xet" in str(error).lower():  # hf_xet's failures have no class of their own
         return True
-    return error.__cause__ is not None and _is_passing(error.__cause__)
+    return error.__cause__ is not None and is_passing(error.__cause__)
 
 
 def first_line(error):
@@ -2989,6 +2990,7 @@ def open_source(options, recipe):
 
 
 PACKAGES = "vllm sglang torch transformers saturate onnxruntime rapidocr datasets huggingface_hub pillow pypdfium2"
+UNSHOWN = ("own_options", "max_tokens_given", "engine_given")  # what settle notes down, and argparse's own
 
 
 def option_parser(recipe, add_options=None):
@@ -3022,8 +3024,9 @@ def option_parser(recipe, add_options=None):
     engines = recipe.get("engines") or (["offline", "serve"] if recipe["engine"] == "vllm" else [recipe["engine"]])
 
     def served(*flags, help, **how):
-        """An option that a recipe whose model only runs in worker processes takes, and does not list."""
-        add(*flags, help=argparse.SUPPRESS if engines == ["local"] else help, **how)
+        """An option that a recipe whose model only runs in worker processes takes, and lists if it has such a key."""
+        unused = engines == ["local"] and flags[0].strip("-").replace("-", "_") not in recipe
+        add(*flags, help=argparse.SUPPRESS if unused else help, **how)
 
     add("--engine", choices=engines, help=f"how the model runs ({', '.join(engines)}; default: the faster here)")
     served("--endpoint", metavar="URL", help="OpenAI-compatible server that runs already, e.g. http://host:8000/v1")
@@ -3096,6 +3099,7 @@ def settle(options, recipe, engines):
             setattr(options, key, value)
     if options.endpoint:
         options.engine = "serve"
+    options.engine_given = options.engine is not None
     options.engine = options.engine or next(iter(engines))
     if options.engine not in engines:
         raise Stop(f"--engine {options.engine}: {recipe['name']} runs with {', '.join(engines)}.")
@@ -3153,7 +3157,7 @@ def run_facts(options, recipe, source):
 
 def show_settings(options, recipe, steps):
     """--dry-run: the settings, and for served models one request for a blank page, as JSON on stdout."""
-    settings = {name: value for name, value in vars(options).items() if name not in ("own_options", "max_tokens_given")}
+    settings = {name: value for name, value in vars(options).items() if name not in UNSHOWN}
     print(json.dumps({"settings": settings}, indent=2, default=str))
     if steps:
         from PIL import Image
@@ -3390,6 +3394,9 @@ def preflight_vllm(options, recipe):
     check_lengths(options, recipe, config)
     weights, missing = weight_bytes(options)
     check_room(args, cards, weights, missing)
+    if options.engine == "offline" and not options.engine_given and (engines := engine_count(options, recipe)) > 1:
+        options.engine = "serve"
+        say(f"{len(cards)} GPUs: engine serve keeps {engines} copies of the model busy; --engine offline is for one.")
 
 
 def this_command():
@@ -3477,6 +3484,11 @@ def needed_gpus(who, instead="On a CPU there are pp-ocrv6.py and tesseract-ocr.p
             f"or set OCR_ALLOW_CPU=1 to try without. {instead}"
         )
     return cards
+
+
+def engine_count(options, recipe):
+    """How many copies of the model the GPUs here hold, one for each `tensor_parallel_size` of them; at least 1."""
+    return max(1, len(gpus()) // (engine_args(options, recipe).get("tensor_parallel_size") or 1))
 
 
 def model_config(options):
@@ -3964,11 +3976,6 @@ def server_command(options, recipe, port):
     args |= {"api_server_count": apis} if apis > 1 else {}
     args["chat_template_content_format"] = chat_arguments(recipe)["chat_template_content_format"]
     return [recipe.get("server_python", sys.executable), "-m", "vllm.entrypoints.cli.main", "serve", *cli_args(args)]
-
-
-def engine_count(options, recipe):
-    """How many copies of the model the GPUs here hold, one for each `tensor_parallel_size` of them; at least 1."""
-    return max(1, len(gpus()) // (engine_args(options, recipe).get("tensor_parallel_size") or 1))
 
 
 def end_on_stop(process, stop):

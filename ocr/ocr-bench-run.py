@@ -33,6 +33,7 @@ import os
 import re
 import secrets
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -48,7 +49,6 @@ from pathlib import Path
 import html
 import io
 import random
-import shutil
 import zlib
 from collections import Counter
 from dataclasses import dataclass, field
@@ -147,10 +147,14 @@ def settle_bench(options):
             raise Stop(f"{options.input} is here, where no job can read it. Add --local, or put it on the Hub.")
     if options.output_dir:
         options.output_dir = os.path.abspath(os.path.expanduser(options.output_dir))  # a/b would be a dataset
+        if os.path.exists(options.output_dir) and not os.path.isdir(options.output_dir):
+            raise Stop(f"--output-dir {options.output_dir} is a file. Name a folder.")
     if options.budget_usd is not None and not options.wait:
         raise Stop("--budget-usd is watched while waiting; leave --no-wait out.")
-    if not options.wait and (options.local or options.max_concurrent):
-        raise Stop("--no-wait submits all jobs at once; leave --local and --max-concurrent out.")
+    if not options.wait and (options.local or options.max_concurrent or options.judge):
+        raise Stop("--no-wait submits all jobs at once and ends; leave --local, --max-concurrent and --judge out.")
+    check_program("--launcher", options.launcher if options.local else None)
+    check_program("--judge", options.judge)
     counts = [n for n in (options.attempts, options.max_samples, options.max_concurrent) if n is not None]
     if min(counts) < 1 or options.poll <= 0:
         raise Stop("--attempts, --max-samples and --max-concurrent count from 1, and --poll is above 0.")
@@ -159,6 +163,16 @@ def settle_bench(options):
     if bad := [label for label in options.label if "=" not in label]:
         raise Stop(f"--label {bad[0]}: write K=V.")
     return options
+
+
+def check_program(flag, command):
+    """Raises Stop(2) where an option's command cannot be split into words, or its program is not here."""
+    try:
+        words = shlex.split(command) if command is not None else [sys.executable]
+    except ValueError as error:
+        raise Stop(f"{flag} {command}: {error}. Quote it for the shell as one word.") from error
+    if not words or not shutil.which(words[0]):
+        raise Stop(f"{flag} {command}: there is no program {words[0] if words else ''} here.")
 
 
 def on_hub(place):
@@ -235,6 +249,7 @@ def list_models(entries):
     for *cells, notes in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)) + f"  {notes}".rstrip())
     print(json.dumps({"models": list(entries), "exit_code": 0}))
+    return 0
 
 
 def chosen_models(options):
@@ -394,7 +409,10 @@ def recipe_arguments(config, run, state):
 
 
 def check_inputs(api, options, state):
-    """Pins the revision of the input and makes OUTPUT, which proves that the token may. Raises Stop(2)."""
+    """Pins the revision of the input and makes OUTPUT, which proves that the token may. Raises Stop(2).
+
+    A Hub that cannot be reached for a minute raises what it answered.
+    """
     from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
 
     asked = state["settings"]
@@ -409,6 +427,8 @@ def check_inputs(api, options, state):
             make = {"repo_type": "dataset", "private": options.private or None, "exist_ok": True}
             persist(lambda: api.create_repo(asked["output"], **make), patience=60)
     except (HfHubHTTPError, LocalTokenNotFoundError, OSError) as error:
+        if is_passing(error):
+            raise
         raise Stop(
             f"The Hub refuses {asked['input']} or {asked['output']}: {first_line(error)}. "
             "Check the names and the token (hf auth whoami)."
@@ -416,13 +436,15 @@ def check_inputs(api, options, state):
 
 
 def pin_model(api, run):
-    """Pins the model's revision; a gated model that this token cannot read is found here. Raises Stop(2)."""
+    """Pins the model's revision; a gated model that this token cannot read is found here. Raises as `check_inputs`."""
     from huggingface_hub.errors import HfHubHTTPError
 
     try:
         persist(lambda: api.auth_check(run["model"]), patience=60)
         run["model_revision"] = persist(lambda: api.model_info(run["model"], revision=run["model_revision"])).sha
     except (HfHubHTTPError, OSError) as error:
+        if is_passing(error):
+            raise
         raise Stop(
             f"The model {run['model']} of {run['recipe']} cannot be read: {first_line(error)}. "
             f"If it asks for conditions, accept them on its page; or leave {run['recipe']} out of --models."
@@ -926,11 +948,15 @@ def merge_request(api, repo, config, run):
 # ---- The run
 
 
-def summarise(state, path):
-    """The table for the human and the JSON line for the machine; returns the exit code."""
-    runs, asked = state["runs"], state["settings"]
-    statuses = [run["status"] for run in runs.values()]
-    code = 1 if any(status not in (*FINISHED, "ran") for status in statuses) else 3 if "missed" in statuses else 0
+def outcome(state):
+    """The exit code that the models' runs have earned: 0 all done, 1 some are not, 3 a check was missed."""
+    statuses = [run["status"] for run in state["runs"].values()]
+    return 1 if any(status not in (*FINISHED, "ran") for status in statuses) else 3 if "missed" in statuses else 0
+
+
+def summarise(state, path, judge_code=None):
+    """The table for the human and the JSON line for the machine; returns the exit code: the judge's where it ran."""
+    runs, asked, code = state["runs"], state["settings"], outcome(state)
     for config, run in runs.items():
         words = [f"{run['rows']} pages, {run['errors']} failed" if run["rows"] is not None else ""]
         words += [f"pull request {run['pull_request']}" if run["pull_request"] else "", run["cause"] or ""]
@@ -945,10 +971,11 @@ def summarise(state, path):
     summary = {
         "output": asked["output"] or asked["output_dir"], "input": asked["input"], "revision": state["revision"],
         "models": {config: {key: run.get(key) for key in brief} for config, run in runs.items()},
-        "cost_usd": round(spent(state), 4), "state": str(path), "exit_code": code,
+        "cost_usd": round(spent(state), 4), "state": str(path), "judge_exit_code": judge_code,
+        "exit_code": judge_code or code,
     }  # fmt: skip
     print(json.dumps(summary, ensure_ascii=False), flush=True)
-    return code
+    return summary["exit_code"]
 
 
 def resume_line(path):
@@ -1011,32 +1038,26 @@ def bench(options):
         print(json.dumps({"jobs": jobs, "state": str(path), "exit_code": 0}))
         return 0
     check_outputs(api, state, options, save)
-    code = summarise(state, path)
-    if options.judge and code == 0:
-        target = state["settings"]["output"] or state["settings"]["output_dir"]
-        command = [word.replace("{output}", target) for word in shlex.split(options.judge)]
-        say(f"Judging: {shlex.join(command)}")
-        return subprocess.run(command).returncode
-    return code
+    judge_code = judge(state, options.judge) if options.judge and outcome(state) == 0 else None
+    return summarise(state, path, judge_code)
+
+
+def judge(state, command):
+    """Runs the command of --judge on the outputs; returns its exit code, 1 where a signal ended it."""
+    target = state["settings"]["output"] or state["settings"]["output_dir"]
+    words = [word.replace("{output}", target) for word in shlex.split(command)]
+    say(f"Judging: {shlex.join(words)}")
+    code = subprocess.run(words, stdout=2).returncode  # stdout is for the one JSON line
+    say(f"The judge ended with exit code {code}.")
+    return code if code >= 0 else 1
 
 
 def run_bench():
     """The exit code: 0 all models done, 1 some are not and the same command goes on, 2 usage, 3 a check was missed."""
-    try:
-        options = bench_parser().parse_args()
-        if options.list_models:
-            list_models(read_catalogue(catalogue_place(options)))
-            return 0
-        return bench(settle_bench(options))
-    except Stop as problem:
-        say(f"{'Error' if problem.code == 2 else 'Stopped'}: {problem}")
-        return problem.code
-    except OSError as error:  # the clients' errors are OSErrors; everything done so far is in the state file
-        say(f"Stopped: {first_line(error)}. The same command goes on.")
-        return 1
-    except KeyboardInterrupt:
-        say("Stopped. The same command goes on.")
-        return 1
+    options = bench_parser().parse_args()
+    if options.list_models:
+        return exit_code_of(lambda: list_models(read_catalogue(catalogue_place(options))))
+    return exit_code_of(lambda: bench(settle_bench(options)))  # everything done so far is in the state file
 
 
 # >>> shared part: auto  (edited in kit/, stamped by tools/sync.py)
@@ -1632,7 +1653,7 @@ def persist(call, patience=None):
         except Exception as error:
             asked = getattr(getattr(error, "response", None), "headers", {}).get("retry-after", "")
             pause = max(float(asked) if asked.isdigit() else 0.0, wait * random.uniform(0.5, 1))
-            if not _is_passing(error) or time.monotonic() + pause > end:
+            if not is_passing(error) or time.monotonic() + pause > end:
                 raise
             said = "The Hub answered" if hasattr(error, "response") else "The Hub cannot be reached"
             say(f"{said}: {first_line(error)}. Trying again in {pause:.0f} s.")
@@ -1640,7 +1661,8 @@ def persist(call, patience=None):
             wait = min(2 * wait, LONGEST_WAIT)
 
 
-def _is_passing(error):
+def is_passing(error):
+    """Whether trying again may help: the Hub or the way to it is busy or broken for the moment."""
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status is not None:
         return status in (408, 409, 412, 425, 429) or status >= 500
@@ -1649,7 +1671,7 @@ def _is_passing(error):
         return True
     if isinstance(error, RuntimeError) and "xet" in str(error).lower():  # hf_xet's failures have no class of their own
         return True
-    return error.__cause__ is not None and _is_passing(error.__cause__)
+    return error.__cause__ is not None and is_passing(error.__cause__)
 
 
 def first_line(error):
@@ -1776,6 +1798,79 @@ class BucketFolder:
 
 # <<< kit/storage.py
 
+# >>> kit/tool.py
+# The edges of every tool: numbers and files that have to make sense, and the exit code.
+
+
+NO_SUCH_PLACE = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError)
+
+
+def whole_number(text):
+    """An argparse type: a whole number above 0."""
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number above 0")
+    return number
+
+
+def above_zero(text):
+    """An argparse type: a number above 0."""
+    if not (number := float(text)) > 0:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return number
+
+
+def share_of_one(text):
+    """An argparse type: a number from 0 to 1."""
+    if not 0 <= (number := float(text)) <= 1:
+        raise argparse.ArgumentTypeError(f"{text} does not lie between 0 and 1")
+    return number
+
+
+def read_utf8(path):
+    """The text of a file. Raises Stop where it is in another encoding, and OSError."""
+    try:
+        return Path(path).read_text("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise Stop(
+            f"{path} is not UTF-8 at byte {error.start}: {error.reason}. Convert it (iconv -t utf-8)."
+        ) from error
+
+
+def read_json(path, kind=dict):
+    """What a JSON file holds. Raises Stop where it is damaged or holds something else than `kind`, and OSError."""
+    try:
+        value = json.loads(read_utf8(path))
+    except ValueError as error:
+        raise Stop(f"{path} is no JSON: {error}. Repair or remove it.") from error
+    if not isinstance(value, kind):
+        raise Stop(f"{path} holds {type(value).__name__} where {kind.__name__} was expected. Name another file.")
+    return value
+
+
+def exit_code_of(work):
+    """The exit code of a tool: what `work()` returns, or the code of what ended it, told in one sentence.
+
+    2 where a file or folder that was named is not there, not of that kind, or closed to us. 1 for what passes: Ctrl-C,
+    a disk that is full, a Hub that does not answer.
+    """
+    try:
+        return work()
+    except Stop as problem:
+        code, told = problem.code, problem
+    except NO_SUCH_PLACE as problem:
+        code, told = (2, f"{problem.filename}: {problem.strerror}. Name another.") if problem.filename else (1, problem)
+    except KeyboardInterrupt:
+        code, told = 1, "the same command starts again."
+    except Exception as problem:
+        if not (isinstance(problem, OSError) or is_passing(problem)):
+            raise
+        code, told = 1, f"{first_line(problem)}. The same command starts again."
+    say(f"{'Error' if code == 2 else 'Stopped'}: {told}")
+    return code
+
+
+# <<< kit/tool.py
+
 # >>> kit/bench_outputs.py
 # The outputs of several models over the same pages, joined on what identifies a page and never on its position.
 
@@ -1893,7 +1988,7 @@ def add_bench_options(add):
     add("--assume-aligned", action="store_true", help="row n of every config is the same page; nothing is checked")
     add("--split", default="train", help="split of the dataset (default train)")
     add("--images", metavar="FOLDER", help="folder with the page images, where the outputs do not hold them")
-    add("--max-samples", type=int, metavar="N", help="N pages only, drawn at random")
+    add("--max-samples", type=whole_number, metavar="N", help="N pages only, drawn at random")
     add("--seed", type=int, default=42, help="seed of every draw (default 42)")
 
 
@@ -1918,7 +2013,7 @@ def load_bench(options, least=2):
         # The outputs of one bench lie side by side. Only the name of the folder around them: results are published.
         source = os.path.basename(os.path.commonpath([os.path.abspath(os.path.expanduser(p)) for p in folders]))
         runs = [(table, *text_of_config(table, chosen.get(table.config))) for table in tables]
-    elif len(places) == 1:
+    elif len(places) == 1 and re.fullmatch(r"[\w.-]+/[\w.-]+", places[0]):
         source = places[0]
         tables, revision, flat = hub_tables(source, options)
         if flat:
@@ -1926,7 +2021,7 @@ def load_bench(options, least=2):
         else:
             runs = [(table, *text_of_config(table, chosen.get(table.config))) for table in tables]
     else:
-        raise Stop(f"{places[0]} is no folder here; name one dataset, or one folder per model.")
+        raise Stop(f"{places[0]} is no folder here; name one dataset (ns/name), or one folder per model.")
     if unknown := set(chosen) - {table.config for table in tables}:
         raise Stop(f"--text-column: no config {min(unknown)}. There are {', '.join(t.config for t in tables)}.")
     if len(runs) < least:
@@ -1934,9 +2029,9 @@ def load_bench(options, least=2):
     bench = join_runs(runs, options)
     bench.source, bench.revision = source, revision
     if options.images:
+        if not os.path.isdir(os.path.expanduser(options.images)):
+            raise Stop(f"--images {options.images} is no folder here.")
         bench.images = lambda table, row: image_in_folder(options.images, table, row)
-    if not 0 < (options.max_samples or 1):
-        raise Stop(f"--max-samples {options.max_samples} is not above 0.")
     if options.max_samples and options.max_samples < len(bench.keys):
         drawn = set(random.Random(options.seed).sample(sorted(bench.keys), options.max_samples))
         bench.keys = [key for key in bench.keys if key in drawn]
@@ -1967,7 +2062,7 @@ def hub_tables(repo, options):
 
     api = HfApi()
     try:
-        revision = persist(lambda: api.dataset_info(repo)).sha
+        revision = persist(lambda: api.dataset_info(repo), FIRST_PATIENCE).sha
         requests = {} if options.columns else pull_request_configs(api, repo)
     except Exception as error:
         raise Stop(f"The dataset {repo} cannot be read: {first_line(error)}. Check the name and HF_TOKEN.") from error
@@ -2081,8 +2176,8 @@ def folder_table(folder):
         page = {"name": name, "text": None, "error": None, "flags": [], "page": 1}
         if name in texts:
             side = texts[name].with_name(texts[name].name.removesuffix(".md") + ".json")
-            page |= json.loads(side.read_text("utf-8")) if side.exists() else {}
-            page |= {"name": name, "text": texts[name].read_text("utf-8"), "error": None}
+            page |= read_json(side) if side.exists() else {}
+            page |= {"name": name, "text": read_utf8(texts[name]), "error": None}
         else:
             page |= notes[name]
         rows.append(page)

@@ -367,9 +367,11 @@ def read_scores(path, metric):
                 rows = list(csv.DictReader(file))
         else:
             rows = list(jsonl_rows(path)) if path.suffix == ".jsonl" else json.loads(path.read_text())
+            rows = rows.get("pages", []) if isinstance(rows, dict) else rows
+            if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+                raise ValueError("no list of rows, each with model, page and score")
     except (OSError, ValueError) as error:
         raise Stop(f"--pointwise {path} cannot be read: {first_line(error)}.") from error
-    rows = rows.get("pages", []) if isinstance(rows, dict) else rows
     scores, wrong = defaultdict(dict), []
     for number, row in enumerate(rows, 1):
         page = next((row[name] for name in ("row_key", "key", "page", "id") if row.get(name) not in (None, "")), None)
@@ -1206,7 +1208,7 @@ def persist(call, patience=None):
         except Exception as error:
             asked = getattr(getattr(error, "response", None), "headers", {}).get("retry-after", "")
             pause = max(float(asked) if asked.isdigit() else 0.0, wait * random.uniform(0.5, 1))
-            if not _is_passing(error) or time.monotonic() + pause > end:
+            if not is_passing(error) or time.monotonic() + pause > end:
                 raise
             said = "The Hub answered" if hasattr(error, "response") else "The Hub cannot be reached"
             say(f"{said}: {first_line(error)}. Trying again in {pause:.0f} s.")
@@ -1214,7 +1216,8 @@ def persist(call, patience=None):
             wait = min(2 * wait, LONGEST_WAIT)
 
 
-def _is_passing(error):
+def is_passing(error):
+    """Whether trying again may help: the Hub or the way to it is busy or broken for the moment."""
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status is not None:
         return status in (408, 409, 412, 425, 429) or status >= 500
@@ -1223,7 +1226,7 @@ def _is_passing(error):
         return True
     if isinstance(error, RuntimeError) and "xet" in str(error).lower():  # hf_xet's failures have no class of their own
         return True
-    return error.__cause__ is not None and _is_passing(error.__cause__)
+    return error.__cause__ is not None and is_passing(error.__cause__)
 
 
 def first_line(error):
@@ -1349,6 +1352,79 @@ class BucketFolder:
 
 
 # <<< kit/storage.py
+
+# >>> kit/tool.py
+# The edges of every tool: numbers and files that have to make sense, and the exit code.
+
+
+NO_SUCH_PLACE = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError)
+
+
+def whole_number(text):
+    """An argparse type: a whole number above 0."""
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number above 0")
+    return number
+
+
+def above_zero(text):
+    """An argparse type: a number above 0."""
+    if not (number := float(text)) > 0:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return number
+
+
+def share_of_one(text):
+    """An argparse type: a number from 0 to 1."""
+    if not 0 <= (number := float(text)) <= 1:
+        raise argparse.ArgumentTypeError(f"{text} does not lie between 0 and 1")
+    return number
+
+
+def read_utf8(path):
+    """The text of a file. Raises Stop where it is in another encoding, and OSError."""
+    try:
+        return Path(path).read_text("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise Stop(
+            f"{path} is not UTF-8 at byte {error.start}: {error.reason}. Convert it (iconv -t utf-8)."
+        ) from error
+
+
+def read_json(path, kind=dict):
+    """What a JSON file holds. Raises Stop where it is damaged or holds something else than `kind`, and OSError."""
+    try:
+        value = json.loads(read_utf8(path))
+    except ValueError as error:
+        raise Stop(f"{path} is no JSON: {error}. Repair or remove it.") from error
+    if not isinstance(value, kind):
+        raise Stop(f"{path} holds {type(value).__name__} where {kind.__name__} was expected. Name another file.")
+    return value
+
+
+def exit_code_of(work):
+    """The exit code of a tool: what `work()` returns, or the code of what ended it, told in one sentence.
+
+    2 where a file or folder that was named is not there, not of that kind, or closed to us. 1 for what passes: Ctrl-C,
+    a disk that is full, a Hub that does not answer.
+    """
+    try:
+        return work()
+    except Stop as problem:
+        code, told = problem.code, problem
+    except NO_SUCH_PLACE as problem:
+        code, told = (2, f"{problem.filename}: {problem.strerror}. Name another.") if problem.filename else (1, problem)
+    except KeyboardInterrupt:
+        code, told = 1, "the same command starts again."
+    except Exception as problem:
+        if not (isinstance(problem, OSError) or is_passing(problem)):
+            raise
+        code, told = 1, f"{first_line(problem)}. The same command starts again."
+    say(f"{'Error' if code == 2 else 'Stopped'}: {told}")
+    return code
+
+
+# <<< kit/tool.py
 
 # >>> kit/votes.py
 # Votes on pairs of outputs: one record for every judge and order, kept append-only, counted by strict rules.
@@ -1527,6 +1603,8 @@ class VoteStore:
 
     def __init__(self, folder):
         self.folder = Path(folder).expanduser()
+        if self.folder.exists() and not self.folder.is_dir():
+            raise Stop(f"{folder} is a file. Votes are kept in a folder: name another.")
         self.path = self.folder / f"votes-{unique_stamp()}.jsonl"
 
     def add(self, votes):
@@ -1603,9 +1681,11 @@ def read_votes(source, from_prs=False):
         for file in sorted(path.glob("*.parquet")):
             rows += parquet_rows(file.read_bytes(), file)
         runs = store.runs()
-    elif path.is_file():
+    elif path.is_file() and path.suffix in (".jsonl", ".parquet"):
         rows = list(jsonl_rows(path)) if path.suffix == ".jsonl" else parquet_rows(path.read_bytes(), path)
         runs = []
+    elif path.is_file():
+        raise Stop(f"{source} is no file of votes. Name a folder, a .jsonl or .parquet file, or a dataset ns/name.")
     elif re.fullmatch(r"[\w.-]+/[\w.-]+", str(source)):
         rows, runs = hub_votes(source, from_prs)
     else:
@@ -1614,12 +1694,13 @@ def read_votes(source, from_prs=False):
 
 
 def parquet_rows(data, name):
+    """The rows of a parquet file, of which `data` is the bytes. Raises Stop where it is damaged."""
     import pyarrow.parquet as pq
 
     try:
         return pq.read_table(io.BytesIO(data)).to_pylist()
     except Exception as error:
-        raise Stop(f"{name} cannot be read: {first_line(error)}. Nothing was written.", code=1) from error
+        raise Stop(f"{name} cannot be read: {first_line(error)}. Repair or remove it; nothing was written.") from error
 
 
 def hub_votes(repo, from_prs=False):
@@ -1888,8 +1969,4 @@ def ratio(part, whole):
 # <<< shared part
 
 if __name__ == "__main__":
-    try:
-        sys.exit(run(parser_of_options().parse_args()))
-    except Stop as problem:
-        say(f"{'Error' if problem.code == 2 else 'Stopped'}: {problem}")
-        sys.exit(problem.code)
+    sys.exit(exit_code_of(lambda: run(parser_of_options().parse_args())))

@@ -47,6 +47,7 @@ import argparse
 import asyncio
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -69,7 +70,6 @@ import html
 import importlib.util
 import io
 import ipaddress
-import itertools
 import math
 import platform
 import random
@@ -129,6 +129,13 @@ class Target:
             raise Stop(
                 f"--target {adapter}: key= names an environment variable, and {scrubbed(words['key'])} is not set."
             )
+        for name in ("timeout", "stall"):
+            if not re.fullmatch(r"\d*\.?\d+", words.get(name, "1")) or float(words.get(name, 1)) <= 0:
+                raise Stop(f"--target {adapter}: {name}= is a number of seconds above 0, and not {words[name]}.")
+        try:
+            shlex.split(words.get("args", ""))
+        except ValueError as error:
+            raise Stop(f"--target {adapter}: args={words['args']} cannot be split into words: {error}.") from error
         self.adapter, self.url, self.words = adapter, url, words
         self.label = re.sub(r"[^\w.-]", "_", words.get("label") or Path(adapter).stem)
         self.key = os.environ[words["key"]] if words.get("key") else None
@@ -309,10 +316,9 @@ class Bench:
         self.options, self.targets = options, targets
         self.secrets = set().union(secrets_in_environment(), *(target.secrets for target in targets))
         self.items = first_items(options)
-        self.folder = Path(options.out or f"data/benchmarks/bench_{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}")
-        if self.folder.exists() and any(self.folder.iterdir()):
-            raise Stop(f"{self.folder} holds something already. Name another folder with --out.")
-        self.folder.mkdir(parents=True, exist_ok=True)
+        if options.gold and not os.path.isdir(options.gold):
+            raise Stop(f"--gold {options.gold} is no folder here.")
+        self.folder = report_folder(options.out)
         pages = [{"id": item.id, "sha256": None, "width": None, "height": None} for item in self.items]
         is_local = any(host_class_of(target.url) == "loopback" for target in targets)
         self.report = {
@@ -611,6 +617,21 @@ def quality_of(runs):
     )
 
 
+def report_folder(out):
+    """The folder of a new report, made here: `out`, which has to be empty, or a name by the time that is still free."""
+    if out:
+        if os.path.isdir(out) and os.listdir(out):
+            raise Stop(f"{out} holds something already. Name another folder with --out.")
+        os.makedirs(out, exist_ok=True)
+        return Path(out)
+    name = f"data/benchmarks/bench_{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}"
+    for number in itertools.count(1):
+        folder = Path(name if number == 1 else f"{name}_{number}")
+        with contextlib.suppress(FileExistsError):  # of a run that started in the same second
+            folder.mkdir(parents=True)
+            return folder
+
+
 def first_items(options):
     """The first --max-samples pages of INPUT. Raises Stop where there are none."""
     items = []
@@ -740,36 +761,36 @@ def option_parser_of_endpoints():
     )
     add("--task", choices=BENCH_TASKS, default="end2end", help="what is asked of every page (default %(default)s)")
     add("--gold", metavar="FOLDER", help="confirmed pages: NAME.md or NAME.txt, and NAME.json with blocks")
-    add("--max-samples", type=int, default=20, metavar="N", help="pages (default %(default)s)")
+    add("--max-samples", type=whole_number, default=20, metavar="N", help="pages (default %(default)s)")
     add("--warmup", type=int, default=1, metavar="N", help="pages asked before anything counts (default %(default)s)")
-    add("--repeat", type=int, default=1, metavar="N", help="times that every page is asked (default %(default)s)")
+    add("--repeat", type=whole_number, default=1, metavar="N", help="times that every page is asked (default 1)")
     add("--concurrency", type=levels, default=[1], metavar="N,N", help="pages in flight, one level each (default 1)")
     add(
         "--timeout",
-        type=float,
+        type=above_zero,
         default=300,
         metavar="S",
         help="hard limit of one page, all its calls (default %(default)s)",
     )
     add(
         "--stall-timeout",
-        type=float,
+        type=above_zero,
         default=60,
         metavar="S",
         help="longest silence within an answer (default %(default)s)",
     )
-    add("--connect-timeout", type=float, default=10, metavar="S", help="(default %(default)s)")
-    add("--give-up", type=int, default=5, metavar="N", help="failures in a row that end a target (default %(default)s)")
+    add("--connect-timeout", type=above_zero, default=10, metavar="S", help="(default %(default)s)")
+    add("--give-up", type=whole_number, default=5, metavar="N", help="failures in a row that end a target (default 5)")
     add(
         "--max-tokens",
-        type=int,
+        type=whole_number,
         help="longest answer (default: the recipe's, less where the server's context is short)",
     )
     add("--no-stream", action="store_true", help="ask for whole answers; then no first token is timed")
     add("--keep-host", action="store_true", help="write host names into the report")
     add(
         "--fail-under",
-        type=float,
+        type=share_of_one,
         default=0.95,
         metavar="SHARE",
         help="ok pages below which the exit code is 3 (%(default)s)",
@@ -780,7 +801,7 @@ def option_parser_of_endpoints():
     add("--input-revision", help="revision of the input dataset")
     add("--shuffle", action="store_true", help="draw the rows of --max-samples at random")
     add("--seed", type=int, default=42, help="seed of --shuffle (default 42)")
-    add("--dpi", type=int, default=200, help="resolution of PDF pages (default %(default)s)")
+    add("--dpi", type=whole_number, default=200, help="resolution of PDF pages (default %(default)s)")
     run.set_defaults(command=command_run, output="./endpoint-bench", text_column=None, id_column=None,
                      input_config=None, shard=None, keep_extension=True)  # fmt: skip
     page = commands.add_parser("page", help="one page from reports that were made before")
@@ -797,12 +818,14 @@ def option_parser_of_endpoints():
 
 
 def main_of_endpoints():
-    try:
-        options = option_parser_of_endpoints().parse_args()
-        return options.command(options)
-    except Stop as problem:
-        say(f"{'Error' if problem.code == 2 else 'Stopped'}: {scrubbed(str(problem), secrets_in_environment())}")
-        return problem.code
+    def run():
+        try:
+            options = option_parser_of_endpoints().parse_args()
+            return options.command(options)
+        except Stop as problem:
+            raise Stop(scrubbed(str(problem), secrets_in_environment()), problem.code) from problem
+
+    return exit_code_of(run)
 
 
 # >>> shared part: auto  (edited in kit/, stamped by tools/sync.py)
@@ -2543,7 +2566,7 @@ def persist(call, patience=None):
         except Exception as error:
             asked = getattr(getattr(error, "response", None), "headers", {}).get("retry-after", "")
             pause = max(float(asked) if asked.isdigit() else 0.0, wait * random.uniform(0.5, 1))
-            if not _is_passing(error) or time.monotonic() + pause > end:
+            if not is_passing(error) or time.monotonic() + pause > end:
                 raise
             said = "The Hub answered" if hasattr(error, "response") else "The Hub cannot be reached"
             say(f"{said}: {first_line(error)}. Trying again in {pause:.0f} s.")
@@ -2551,7 +2574,8 @@ def persist(call, patience=None):
             wait = min(2 * wait, LONGEST_WAIT)
 
 
-def _is_passing(error):
+def is_passing(error):
+    """Whether trying again may help: the Hub or the way to it is busy or broken for the moment."""
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status is not None:
         return status in (408, 409, 412, 425, 429) or status >= 500
@@ -2560,7 +2584,7 @@ def _is_passing(error):
         return True
     if isinstance(error, RuntimeError) and "xet" in str(error).lower():  # hf_xet's failures have no class of their own
         return True
-    return error.__cause__ is not None and _is_passing(error.__cause__)
+    return error.__cause__ is not None and is_passing(error.__cause__)
 
 
 def first_line(error):
@@ -3807,6 +3831,79 @@ def open_source(options, recipe):
 
 
 # <<< kit/source.py
+
+# >>> kit/tool.py
+# The edges of every tool: numbers and files that have to make sense, and the exit code.
+
+
+NO_SUCH_PLACE = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError)
+
+
+def whole_number(text):
+    """An argparse type: a whole number above 0."""
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number above 0")
+    return number
+
+
+def above_zero(text):
+    """An argparse type: a number above 0."""
+    if not (number := float(text)) > 0:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return number
+
+
+def share_of_one(text):
+    """An argparse type: a number from 0 to 1."""
+    if not 0 <= (number := float(text)) <= 1:
+        raise argparse.ArgumentTypeError(f"{text} does not lie between 0 and 1")
+    return number
+
+
+def read_utf8(path):
+    """The text of a file. Raises Stop where it is in another encoding, and OSError."""
+    try:
+        return Path(path).read_text("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise Stop(
+            f"{path} is not UTF-8 at byte {error.start}: {error.reason}. Convert it (iconv -t utf-8)."
+        ) from error
+
+
+def read_json(path, kind=dict):
+    """What a JSON file holds. Raises Stop where it is damaged or holds something else than `kind`, and OSError."""
+    try:
+        value = json.loads(read_utf8(path))
+    except ValueError as error:
+        raise Stop(f"{path} is no JSON: {error}. Repair or remove it.") from error
+    if not isinstance(value, kind):
+        raise Stop(f"{path} holds {type(value).__name__} where {kind.__name__} was expected. Name another file.")
+    return value
+
+
+def exit_code_of(work):
+    """The exit code of a tool: what `work()` returns, or the code of what ended it, told in one sentence.
+
+    2 where a file or folder that was named is not there, not of that kind, or closed to us. 1 for what passes: Ctrl-C,
+    a disk that is full, a Hub that does not answer.
+    """
+    try:
+        return work()
+    except Stop as problem:
+        code, told = problem.code, problem
+    except NO_SUCH_PLACE as problem:
+        code, told = (2, f"{problem.filename}: {problem.strerror}. Name another.") if problem.filename else (1, problem)
+    except KeyboardInterrupt:
+        code, told = 1, "the same command starts again."
+    except Exception as problem:
+        if not (isinstance(problem, OSError) or is_passing(problem)):
+            raise
+        code, told = 1, f"{first_line(problem)}. The same command starts again."
+    say(f"{'Error' if code == 2 else 'Stopped'}: {told}")
+    return code
+
+
+# <<< kit/tool.py
 # <<< shared part
 
 

@@ -716,21 +716,21 @@ def option_parser():
     add("--split", default="train", help="split of the input dataset (default train)")
     add("--input-config", help="config of the input dataset")
     add("--input-revision", help="revision of the input dataset")
-    add("--max-samples", type=int, metavar="N", help="export only N pages")
-    add("--dpi", type=int, default=200, help="resolution that sets the size of PDF pages made of images (default 200)")
-    add("--quality", type=int, default=90, help="JPEG quality in PDFs of images that are no JPEG (default 90)")
-    add("--max-error-rate", type=float, default=0.05, help="exit 3 if more pages fail, and 3 do (default 0.05)")
+    add("--max-samples", type=whole_number, metavar="N", help="export only N pages")
+    add("--dpi", type=whole_number, default=200,
+        help="resolution that sets the size of PDF pages made of images (default 200)")  # fmt: skip
+    add("--quality", type=whole_number, default=90, help="JPEG quality in PDFs of images that are no JPEG (default 90)")
+    add("--max-error-rate", type=share_of_one, default=0.05, help="exit 3 if more pages fail, and 3 do (default 0.05)")
     return parser
 
 
 def main():
     """0 done, 2 usage or nothing to export, 3 more pages failed than --max-error-rate."""
     options = option_parser().parse_args()
-    try:
-        counts = export(options)
-    except Stop as problem:
-        say(f"Error: {problem}")
-        return problem.code
+    return exit_code_of(lambda: report_export(options, export(options)))
+
+
+def report_export(options, counts):
     allowed = max(2, options.max_error_rate * (counts["pages"] + counts["errors"]))
     code = 3 if counts["errors"] > allowed else 0
     say(", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items()))
@@ -915,7 +915,7 @@ def persist(call, patience=None):
         except Exception as error:
             asked = getattr(getattr(error, "response", None), "headers", {}).get("retry-after", "")
             pause = max(float(asked) if asked.isdigit() else 0.0, wait * random.uniform(0.5, 1))
-            if not _is_passing(error) or time.monotonic() + pause > end:
+            if not is_passing(error) or time.monotonic() + pause > end:
                 raise
             said = "The Hub answered" if hasattr(error, "response") else "The Hub cannot be reached"
             say(f"{said}: {first_line(error)}. Trying again in {pause:.0f} s.")
@@ -923,7 +923,8 @@ def persist(call, patience=None):
             wait = min(2 * wait, LONGEST_WAIT)
 
 
-def _is_passing(error):
+def is_passing(error):
+    """Whether trying again may help: the Hub or the way to it is busy or broken for the moment."""
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status is not None:
         return status in (408, 409, 412, 425, 429) or status >= 500
@@ -932,7 +933,7 @@ def _is_passing(error):
         return True
     if isinstance(error, RuntimeError) and "xet" in str(error).lower():  # hf_xet's failures have no class of their own
         return True
-    return error.__cause__ is not None and _is_passing(error.__cause__)
+    return error.__cause__ is not None and is_passing(error.__cause__)
 
 
 def first_line(error):
@@ -2134,6 +2135,79 @@ def plain_lines(lines):
 
 
 # <<< kit/plain_text.py
+
+# >>> kit/tool.py
+# The edges of every tool: numbers and files that have to make sense, and the exit code.
+
+
+NO_SUCH_PLACE = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError)
+
+
+def whole_number(text):
+    """An argparse type: a whole number above 0."""
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number above 0")
+    return number
+
+
+def above_zero(text):
+    """An argparse type: a number above 0."""
+    if not (number := float(text)) > 0:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return number
+
+
+def share_of_one(text):
+    """An argparse type: a number from 0 to 1."""
+    if not 0 <= (number := float(text)) <= 1:
+        raise argparse.ArgumentTypeError(f"{text} does not lie between 0 and 1")
+    return number
+
+
+def read_utf8(path):
+    """The text of a file. Raises Stop where it is in another encoding, and OSError."""
+    try:
+        return Path(path).read_text("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise Stop(
+            f"{path} is not UTF-8 at byte {error.start}: {error.reason}. Convert it (iconv -t utf-8)."
+        ) from error
+
+
+def read_json(path, kind=dict):
+    """What a JSON file holds. Raises Stop where it is damaged or holds something else than `kind`, and OSError."""
+    try:
+        value = json.loads(read_utf8(path))
+    except ValueError as error:
+        raise Stop(f"{path} is no JSON: {error}. Repair or remove it.") from error
+    if not isinstance(value, kind):
+        raise Stop(f"{path} holds {type(value).__name__} where {kind.__name__} was expected. Name another file.")
+    return value
+
+
+def exit_code_of(work):
+    """The exit code of a tool: what `work()` returns, or the code of what ended it, told in one sentence.
+
+    2 where a file or folder that was named is not there, not of that kind, or closed to us. 1 for what passes: Ctrl-C,
+    a disk that is full, a Hub that does not answer.
+    """
+    try:
+        return work()
+    except Stop as problem:
+        code, told = problem.code, problem
+    except NO_SUCH_PLACE as problem:
+        code, told = (2, f"{problem.filename}: {problem.strerror}. Name another.") if problem.filename else (1, problem)
+    except KeyboardInterrupt:
+        code, told = 1, "the same command starts again."
+    except Exception as problem:
+        if not (isinstance(problem, OSError) or is_passing(problem)):
+            raise
+        code, told = 1, f"{first_line(problem)}. The same command starts again."
+    say(f"{'Error' if code == 2 else 'Stopped'}: {told}")
+    return code
+
+
+# <<< kit/tool.py
 # <<< shared part
 
 

@@ -97,8 +97,8 @@ def parser():
     add("--split", default="train", help="split of the outputs (default train)")
     for gate in GATES:
         add(f"--{gate.replace('_', '-')}", type=float, metavar="RATE", help="exit code 3 for a run that misses it")
-    add("--bootstrap", type=int, default=2000, metavar="N", help="resamples of the pages (default 2000)")
-    add("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes (default: one per core)")
+    add("--bootstrap", type=whole_number, default=2000, metavar="N", help="resamples of the pages (default 2000)")
+    add("--jobs", type=whole_number, default=os.cpu_count() or 1, metavar="N", help="processes (default: one per core)")
     add("--out", default="scores", metavar="FOLDER", help="where results are written (default scores)")
     return made
 
@@ -225,6 +225,7 @@ def missed_gates(options, summaries):
 def run_scores(options):
     runs = read_runs(options)
     truths = read_truth(options, runs)
+    Path(options.out).mkdir(parents=True, exist_ok=True)  # before the work: it may be a file, or closed to us
     if options.facts:
         facts = read_facts(options.facts)
         for key, truth in truths.items():
@@ -232,7 +233,7 @@ def run_scores(options):
     if options.by and not any(options.by in truth.strata for truth in truths.values()):
         raise Stop(f"--by {options.by}: the truth does not say that of any page.")
     rows_of, confused, all_rows = {}, {}, []
-    with ProcessPoolExecutor(max(1, options.jobs)) as pool:
+    with ProcessPoolExecutor(options.jobs) as pool:
         for run, read in runs.items():
             found, beside = outputs_of(*read, truths, options.row_key)
             if all(output.error == "no output" for output, _ in found.values()):
@@ -256,7 +257,6 @@ def run_scores(options):
     said = {"profile": options.profile, "runs": summaries, "pairs": pairs, "by": options.by, "groups": groups}
     report = report_text(summaries, pairs, options.by, groups, rows_of)
     out = Path(options.out)
-    out.mkdir(parents=True, exist_ok=True)
     (out / "pages.csv").write_text(csv_text(all_rows), "utf-8")
     (out / "summary.json").write_text(json.dumps(said, indent=1, ensure_ascii=False) + "\n", "utf-8")
     (out / "report.md").write_text(report, "utf-8")
@@ -279,11 +279,7 @@ def run_scores(options):
 
 
 def main(arguments=None):
-    try:
-        return run_scores(parser().parse_args(arguments))
-    except Stop as stop:
-        say(str(stop))
-        return stop.code
+    return exit_code_of(lambda: run_scores(parser().parse_args(arguments)))
 
 
 # >>> shared part: auto  (edited in kit/, stamped by tools/sync.py)
@@ -879,7 +875,7 @@ def persist(call, patience=None):
         except Exception as error:
             asked = getattr(getattr(error, "response", None), "headers", {}).get("retry-after", "")
             pause = max(float(asked) if asked.isdigit() else 0.0, wait * random.uniform(0.5, 1))
-            if not _is_passing(error) or time.monotonic() + pause > end:
+            if not is_passing(error) or time.monotonic() + pause > end:
                 raise
             said = "The Hub answered" if hasattr(error, "response") else "The Hub cannot be reached"
             say(f"{said}: {first_line(error)}. Trying again in {pause:.0f} s.")
@@ -887,7 +883,8 @@ def persist(call, patience=None):
             wait = min(2 * wait, LONGEST_WAIT)
 
 
-def _is_passing(error):
+def is_passing(error):
+    """Whether trying again may help: the Hub or the way to it is busy or broken for the moment."""
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status is not None:
         return status in (408, 409, 412, 425, 429) or status >= 500
@@ -896,7 +893,7 @@ def _is_passing(error):
         return True
     if isinstance(error, RuntimeError) and "xet" in str(error).lower():  # hf_xet's failures have no class of their own
         return True
-    return error.__cause__ is not None and _is_passing(error.__cause__)
+    return error.__cause__ is not None and is_passing(error.__cause__)
 
 
 def first_line(error):
@@ -1023,6 +1020,79 @@ class BucketFolder:
 
 # <<< kit/storage.py
 
+# >>> kit/tool.py
+# The edges of every tool: numbers and files that have to make sense, and the exit code.
+
+
+NO_SUCH_PLACE = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError)
+
+
+def whole_number(text):
+    """An argparse type: a whole number above 0."""
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number above 0")
+    return number
+
+
+def above_zero(text):
+    """An argparse type: a number above 0."""
+    if not (number := float(text)) > 0:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return number
+
+
+def share_of_one(text):
+    """An argparse type: a number from 0 to 1."""
+    if not 0 <= (number := float(text)) <= 1:
+        raise argparse.ArgumentTypeError(f"{text} does not lie between 0 and 1")
+    return number
+
+
+def read_utf8(path):
+    """The text of a file. Raises Stop where it is in another encoding, and OSError."""
+    try:
+        return Path(path).read_text("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise Stop(
+            f"{path} is not UTF-8 at byte {error.start}: {error.reason}. Convert it (iconv -t utf-8)."
+        ) from error
+
+
+def read_json(path, kind=dict):
+    """What a JSON file holds. Raises Stop where it is damaged or holds something else than `kind`, and OSError."""
+    try:
+        value = json.loads(read_utf8(path))
+    except ValueError as error:
+        raise Stop(f"{path} is no JSON: {error}. Repair or remove it.") from error
+    if not isinstance(value, kind):
+        raise Stop(f"{path} holds {type(value).__name__} where {kind.__name__} was expected. Name another file.")
+    return value
+
+
+def exit_code_of(work):
+    """The exit code of a tool: what `work()` returns, or the code of what ended it, told in one sentence.
+
+    2 where a file or folder that was named is not there, not of that kind, or closed to us. 1 for what passes: Ctrl-C,
+    a disk that is full, a Hub that does not answer.
+    """
+    try:
+        return work()
+    except Stop as problem:
+        code, told = problem.code, problem
+    except NO_SUCH_PLACE as problem:
+        code, told = (2, f"{problem.filename}: {problem.strerror}. Name another.") if problem.filename else (1, problem)
+    except KeyboardInterrupt:
+        code, told = 1, "the same command starts again."
+    except Exception as problem:
+        if not (isinstance(problem, OSError) or is_passing(problem)):
+            raise
+        code, told = 1, f"{first_line(problem)}. The same command starts again."
+    say(f"{'Error' if code == 2 else 'Stopped'}: {told}")
+    return code
+
+
+# <<< kit/tool.py
+
 # >>> kit/bench_outputs.py
 # The outputs of several models over the same pages, joined on what identifies a page and never on its position.
 
@@ -1140,7 +1210,7 @@ def add_bench_options(add):
     add("--assume-aligned", action="store_true", help="row n of every config is the same page; nothing is checked")
     add("--split", default="train", help="split of the dataset (default train)")
     add("--images", metavar="FOLDER", help="folder with the page images, where the outputs do not hold them")
-    add("--max-samples", type=int, metavar="N", help="N pages only, drawn at random")
+    add("--max-samples", type=whole_number, metavar="N", help="N pages only, drawn at random")
     add("--seed", type=int, default=42, help="seed of every draw (default 42)")
 
 
@@ -1165,7 +1235,7 @@ def load_bench(options, least=2):
         # The outputs of one bench lie side by side. Only the name of the folder around them: results are published.
         source = os.path.basename(os.path.commonpath([os.path.abspath(os.path.expanduser(p)) for p in folders]))
         runs = [(table, *text_of_config(table, chosen.get(table.config))) for table in tables]
-    elif len(places) == 1:
+    elif len(places) == 1 and re.fullmatch(r"[\w.-]+/[\w.-]+", places[0]):
         source = places[0]
         tables, revision, flat = hub_tables(source, options)
         if flat:
@@ -1173,7 +1243,7 @@ def load_bench(options, least=2):
         else:
             runs = [(table, *text_of_config(table, chosen.get(table.config))) for table in tables]
     else:
-        raise Stop(f"{places[0]} is no folder here; name one dataset, or one folder per model.")
+        raise Stop(f"{places[0]} is no folder here; name one dataset (ns/name), or one folder per model.")
     if unknown := set(chosen) - {table.config for table in tables}:
         raise Stop(f"--text-column: no config {min(unknown)}. There are {', '.join(t.config for t in tables)}.")
     if len(runs) < least:
@@ -1181,9 +1251,9 @@ def load_bench(options, least=2):
     bench = join_runs(runs, options)
     bench.source, bench.revision = source, revision
     if options.images:
+        if not os.path.isdir(os.path.expanduser(options.images)):
+            raise Stop(f"--images {options.images} is no folder here.")
         bench.images = lambda table, row: image_in_folder(options.images, table, row)
-    if not 0 < (options.max_samples or 1):
-        raise Stop(f"--max-samples {options.max_samples} is not above 0.")
     if options.max_samples and options.max_samples < len(bench.keys):
         drawn = set(random.Random(options.seed).sample(sorted(bench.keys), options.max_samples))
         bench.keys = [key for key in bench.keys if key in drawn]
@@ -1214,7 +1284,7 @@ def hub_tables(repo, options):
 
     api = HfApi()
     try:
-        revision = persist(lambda: api.dataset_info(repo)).sha
+        revision = persist(lambda: api.dataset_info(repo), FIRST_PATIENCE).sha
         requests = {} if options.columns else pull_request_configs(api, repo)
     except Exception as error:
         raise Stop(f"The dataset {repo} cannot be read: {first_line(error)}. Check the name and HF_TOKEN.") from error
@@ -1328,8 +1398,8 @@ def folder_table(folder):
         page = {"name": name, "text": None, "error": None, "flags": [], "page": 1}
         if name in texts:
             side = texts[name].with_name(texts[name].name.removesuffix(".md") + ".json")
-            page |= json.loads(side.read_text("utf-8")) if side.exists() else {}
-            page |= {"name": name, "text": texts[name].read_text("utf-8"), "error": None}
+            page |= read_json(side) if side.exists() else {}
+            page |= {"name": name, "text": read_utf8(texts[name]), "error": None}
         else:
             page |= notes[name]
         rows.append(page)
@@ -2441,9 +2511,9 @@ def read_truth_folder(folder):
         elif path.suffix in TRUTH_SUFFIXES:
             if name in texts:
                 raise Stop(f"{folder} has two texts for {name}: keep one of .txt, .md and .html.")
-            texts[name] = path.read_text("utf-8-sig")
+            texts[name] = read_utf8(path)
         elif path.suffix == ".json":
-            document = read_blocks(path.read_text("utf-8-sig"))
+            document = read_blocks(read_utf8(path))
             blocks |= {name: document} if document else {}
     for name in [name for name, text in texts.items() if "\f" in text]:
         parts = texts.pop(name).split("\f")
@@ -2453,8 +2523,11 @@ def read_truth_folder(folder):
         raise Stop(f"{folder} holds no ground truth: NAME.txt, NAME.md, NAME.html or NAME.json beside each page.")
     strata = {}
     if (root / "pages.jsonl").is_file():
-        rows = map(json.loads, (root / "pages.jsonl").read_text("utf-8").splitlines())
-        strata = {row.pop("name"): row for row in rows}
+        try:
+            rows = [json.loads(line) for line in read_utf8(root / "pages.jsonl").splitlines() if line.strip()]
+            strata = {row.pop("name"): row for row in rows}
+        except (ValueError, KeyError, AttributeError, TypeError) as error:
+            raise Stop(f'{folder}/pages.jsonl: a line is {{"name": PAGE, ...}}; {error!r}. Repair it.') from error
     return {
         name: Truth(
             texts[name] if name in texts else blocks_text(blocks[name]), blocks.get(name), [], strata.get(name, {})
@@ -2538,7 +2611,7 @@ def blocks_column(table):
 
 def folder_blocks(folder, name):
     path = os.path.join(folder, f"{name}.json")
-    return read_blocks(Path(path).read_text("utf-8")) if os.path.isfile(path) else None
+    return read_blocks(read_utf8(path)) if os.path.isfile(path) else None
 
 
 # ---- Scores

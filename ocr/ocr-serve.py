@@ -322,7 +322,10 @@ def engine_folder(recipe, engine):
 
 def command_install(options):
     """Makes an environment with the vLLM that the recipe was tested with, for all recipes of that version."""
-    module_table = recipe_table(find_recipe(options.model, options.recipes))
+    path = find_recipe(options.model, options.recipes)
+    module_table = recipe_table(path)
+    if module_table["engine"] != "vllm":
+        raise Stop(f"{path.name} runs without a server: uv run {path} INPUT OUTPUT.")
     folder, window = engine_folder(module_table, options.engine), module_table.get("vllm") or {}
     package = f"vllm=={window['tested']}" if options.engine == "vllm" and window.get("tested") else options.engine
     if not shutil.which("uv"):
@@ -859,16 +862,9 @@ def option_parser_of_serving():
 def main_of_serving():
     words = sys.argv[1:]
     cut = words.index("--") if "--" in words else len(words)
-    try:
-        options = option_parser_of_serving().parse_args(words[:cut])
-        options.recipe_words = words[cut + 1 :]
-        return options.command(options)
-    except Stop as problem:
-        say(f"{'Error' if problem.code == 2 else 'Stopped'}: {problem}")
-        return problem.code
-    except KeyboardInterrupt:
-        say("Stopped. The same command starts again.")
-        return 1
+    options = option_parser_of_serving().parse_args(words[:cut])
+    options.recipe_words = words[cut + 1 :]
+    return exit_code_of(lambda: options.command(options))
 
 
 # >>> shared part: auto  (edited in kit/, stamped by tools/sync.py)
@@ -1662,7 +1658,7 @@ def persist(call, patience=None):
         except Exception as error:
             asked = getattr(getattr(error, "response", None), "headers", {}).get("retry-after", "")
             pause = max(float(asked) if asked.isdigit() else 0.0, wait * random.uniform(0.5, 1))
-            if not _is_passing(error) or time.monotonic() + pause > end:
+            if not is_passing(error) or time.monotonic() + pause > end:
                 raise
             said = "The Hub answered" if hasattr(error, "response") else "The Hub cannot be reached"
             say(f"{said}: {first_line(error)}. Trying again in {pause:.0f} s.")
@@ -1670,7 +1666,8 @@ def persist(call, patience=None):
             wait = min(2 * wait, LONGEST_WAIT)
 
 
-def _is_passing(error):
+def is_passing(error):
+    """Whether trying again may help: the Hub or the way to it is busy or broken for the moment."""
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status is not None:
         return status in (408, 409, 412, 425, 429) or status >= 500
@@ -1679,7 +1676,7 @@ def _is_passing(error):
         return True
     if isinstance(error, RuntimeError) and "xet" in str(error).lower():  # hf_xet's failures have no class of their own
         return True
-    return error.__cause__ is not None and _is_passing(error.__cause__)
+    return error.__cause__ is not None and is_passing(error.__cause__)
 
 
 def first_line(error):
@@ -2876,6 +2873,9 @@ def preflight_vllm(options, recipe):
     check_lengths(options, recipe, config)
     weights, missing = weight_bytes(options)
     check_room(args, cards, weights, missing)
+    if options.engine == "offline" and not options.engine_given and (engines := engine_count(options, recipe)) > 1:
+        options.engine = "serve"
+        say(f"{len(cards)} GPUs: engine serve keeps {engines} copies of the model busy; --engine offline is for one.")
 
 
 def this_command():
@@ -2963,6 +2963,11 @@ def needed_gpus(who, instead="On a CPU there are pp-ocrv6.py and tesseract-ocr.p
             f"or set OCR_ALLOW_CPU=1 to try without. {instead}"
         )
     return cards
+
+
+def engine_count(options, recipe):
+    """How many copies of the model the GPUs here hold, one for each `tensor_parallel_size` of them; at least 1."""
+    return max(1, len(gpus()) // (engine_args(options, recipe).get("tensor_parallel_size") or 1))
 
 
 def model_config(options):
@@ -3317,11 +3322,6 @@ def server_command(options, recipe, port):
     return [recipe.get("server_python", sys.executable), "-m", "vllm.entrypoints.cli.main", "serve", *cli_args(args)]
 
 
-def engine_count(options, recipe):
-    """How many copies of the model the GPUs here hold, one for each `tensor_parallel_size` of them; at least 1."""
-    return max(1, len(gpus()) // (engine_args(options, recipe).get("tensor_parallel_size") or 1))
-
-
 def end_on_stop(process, stop):
     stop.wait()
     if process.poll() is None:
@@ -3375,6 +3375,79 @@ def credentials():
 
 
 # <<< kit/serve.py
+
+# >>> kit/tool.py
+# The edges of every tool: numbers and files that have to make sense, and the exit code.
+
+
+NO_SUCH_PLACE = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError)
+
+
+def whole_number(text):
+    """An argparse type: a whole number above 0."""
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number above 0")
+    return number
+
+
+def above_zero(text):
+    """An argparse type: a number above 0."""
+    if not (number := float(text)) > 0:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return number
+
+
+def share_of_one(text):
+    """An argparse type: a number from 0 to 1."""
+    if not 0 <= (number := float(text)) <= 1:
+        raise argparse.ArgumentTypeError(f"{text} does not lie between 0 and 1")
+    return number
+
+
+def read_utf8(path):
+    """The text of a file. Raises Stop where it is in another encoding, and OSError."""
+    try:
+        return Path(path).read_text("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise Stop(
+            f"{path} is not UTF-8 at byte {error.start}: {error.reason}. Convert it (iconv -t utf-8)."
+        ) from error
+
+
+def read_json(path, kind=dict):
+    """What a JSON file holds. Raises Stop where it is damaged or holds something else than `kind`, and OSError."""
+    try:
+        value = json.loads(read_utf8(path))
+    except ValueError as error:
+        raise Stop(f"{path} is no JSON: {error}. Repair or remove it.") from error
+    if not isinstance(value, kind):
+        raise Stop(f"{path} holds {type(value).__name__} where {kind.__name__} was expected. Name another file.")
+    return value
+
+
+def exit_code_of(work):
+    """The exit code of a tool: what `work()` returns, or the code of what ended it, told in one sentence.
+
+    2 where a file or folder that was named is not there, not of that kind, or closed to us. 1 for what passes: Ctrl-C,
+    a disk that is full, a Hub that does not answer.
+    """
+    try:
+        return work()
+    except Stop as problem:
+        code, told = problem.code, problem
+    except NO_SUCH_PLACE as problem:
+        code, told = (2, f"{problem.filename}: {problem.strerror}. Name another.") if problem.filename else (1, problem)
+    except KeyboardInterrupt:
+        code, told = 1, "the same command starts again."
+    except Exception as problem:
+        if not (isinstance(problem, OSError) or is_passing(problem)):
+            raise
+        code, told = 1, f"{first_line(problem)}. The same command starts again."
+    say(f"{'Error' if code == 2 else 'Stopped'}: {told}")
+    return code
+
+
+# <<< kit/tool.py
 # <<< shared part
 
 

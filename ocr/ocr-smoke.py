@@ -611,7 +611,7 @@ def check_runs(options):
     path = Path(options.baseline)
     if not path.is_file() and not options.update:
         raise Stop(f"No earlier figures in {path}. Name them, --baseline FILE, or write them: --update.")
-    stored = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    stored = read_json(path) if path.is_file() else {}
     worse, figures = [], {}
     for word in options.check:
         name, named, place = word.partition("=")
@@ -648,18 +648,18 @@ def parser():
 
 
 def main(arguments=None):
-    options = parser().parse_args(arguments)
-    try:
-        if options.check:
-            code, said = check_runs(options)
-        else:
-            names = list(write_pages(Path(options.out), options.seed, options.only))
-            say(f"{len(names)} pages with their true text in {options.out}.")
-            say(f"Read them: uv run ocr/pp-ocrv6.py {options.out} OUT")
-            code, said = 0, {"pages": len(names), "seed": options.seed}
-    except Stop as stop:
-        say(str(stop))
-        return stop.code
+    return exit_code_of(lambda: draw_or_check(parser().parse_args(arguments)))
+
+
+def draw_or_check(options):
+    """Draws the pages, or compares runs over them; returns the exit code."""
+    if options.check:
+        code, said = check_runs(options)
+    else:
+        names = list(write_pages(Path(options.out), options.seed, options.only))
+        say(f"{len(names)} pages with their true text in {options.out}.")
+        say(f"Read them: uv run ocr/pp-ocrv6.py {options.out} OUT")
+        code, said = 0, {"pages": len(names), "seed": options.seed}
     print(json.dumps({"tool": "ocr-smoke", "out": options.out, **said, "exit": code}, ensure_ascii=False))
     return code
 
@@ -1314,7 +1314,7 @@ def persist(call, patience=None):
         except Exception as error:
             asked = getattr(getattr(error, "response", None), "headers", {}).get("retry-after", "")
             pause = max(float(asked) if asked.isdigit() else 0.0, wait * random.uniform(0.5, 1))
-            if not _is_passing(error) or time.monotonic() + pause > end:
+            if not is_passing(error) or time.monotonic() + pause > end:
                 raise
             said = "The Hub answered" if hasattr(error, "response") else "The Hub cannot be reached"
             say(f"{said}: {first_line(error)}. Trying again in {pause:.0f} s.")
@@ -1322,7 +1322,8 @@ def persist(call, patience=None):
             wait = min(2 * wait, LONGEST_WAIT)
 
 
-def _is_passing(error):
+def is_passing(error):
+    """Whether trying again may help: the Hub or the way to it is busy or broken for the moment."""
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status is not None:
         return status in (408, 409, 412, 425, 429) or status >= 500
@@ -1331,7 +1332,7 @@ def _is_passing(error):
         return True
     if isinstance(error, RuntimeError) and "xet" in str(error).lower():  # hf_xet's failures have no class of their own
         return True
-    return error.__cause__ is not None and _is_passing(error.__cause__)
+    return error.__cause__ is not None and is_passing(error.__cause__)
 
 
 def first_line(error):
@@ -1458,6 +1459,79 @@ class BucketFolder:
 
 # <<< kit/storage.py
 
+# >>> kit/tool.py
+# The edges of every tool: numbers and files that have to make sense, and the exit code.
+
+
+NO_SUCH_PLACE = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError)
+
+
+def whole_number(text):
+    """An argparse type: a whole number above 0."""
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number above 0")
+    return number
+
+
+def above_zero(text):
+    """An argparse type: a number above 0."""
+    if not (number := float(text)) > 0:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return number
+
+
+def share_of_one(text):
+    """An argparse type: a number from 0 to 1."""
+    if not 0 <= (number := float(text)) <= 1:
+        raise argparse.ArgumentTypeError(f"{text} does not lie between 0 and 1")
+    return number
+
+
+def read_utf8(path):
+    """The text of a file. Raises Stop where it is in another encoding, and OSError."""
+    try:
+        return Path(path).read_text("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise Stop(
+            f"{path} is not UTF-8 at byte {error.start}: {error.reason}. Convert it (iconv -t utf-8)."
+        ) from error
+
+
+def read_json(path, kind=dict):
+    """What a JSON file holds. Raises Stop where it is damaged or holds something else than `kind`, and OSError."""
+    try:
+        value = json.loads(read_utf8(path))
+    except ValueError as error:
+        raise Stop(f"{path} is no JSON: {error}. Repair or remove it.") from error
+    if not isinstance(value, kind):
+        raise Stop(f"{path} holds {type(value).__name__} where {kind.__name__} was expected. Name another file.")
+    return value
+
+
+def exit_code_of(work):
+    """The exit code of a tool: what `work()` returns, or the code of what ended it, told in one sentence.
+
+    2 where a file or folder that was named is not there, not of that kind, or closed to us. 1 for what passes: Ctrl-C,
+    a disk that is full, a Hub that does not answer.
+    """
+    try:
+        return work()
+    except Stop as problem:
+        code, told = problem.code, problem
+    except NO_SUCH_PLACE as problem:
+        code, told = (2, f"{problem.filename}: {problem.strerror}. Name another.") if problem.filename else (1, problem)
+    except KeyboardInterrupt:
+        code, told = 1, "the same command starts again."
+    except Exception as problem:
+        if not (isinstance(problem, OSError) or is_passing(problem)):
+            raise
+        code, told = 1, f"{first_line(problem)}. The same command starts again."
+    say(f"{'Error' if code == 2 else 'Stopped'}: {told}")
+    return code
+
+
+# <<< kit/tool.py
+
 # >>> kit/bench_outputs.py
 # The outputs of several models over the same pages, joined on what identifies a page and never on its position.
 
@@ -1575,7 +1649,7 @@ def add_bench_options(add):
     add("--assume-aligned", action="store_true", help="row n of every config is the same page; nothing is checked")
     add("--split", default="train", help="split of the dataset (default train)")
     add("--images", metavar="FOLDER", help="folder with the page images, where the outputs do not hold them")
-    add("--max-samples", type=int, metavar="N", help="N pages only, drawn at random")
+    add("--max-samples", type=whole_number, metavar="N", help="N pages only, drawn at random")
     add("--seed", type=int, default=42, help="seed of every draw (default 42)")
 
 
@@ -1600,7 +1674,7 @@ def load_bench(options, least=2):
         # The outputs of one bench lie side by side. Only the name of the folder around them: results are published.
         source = os.path.basename(os.path.commonpath([os.path.abspath(os.path.expanduser(p)) for p in folders]))
         runs = [(table, *text_of_config(table, chosen.get(table.config))) for table in tables]
-    elif len(places) == 1:
+    elif len(places) == 1 and re.fullmatch(r"[\w.-]+/[\w.-]+", places[0]):
         source = places[0]
         tables, revision, flat = hub_tables(source, options)
         if flat:
@@ -1608,7 +1682,7 @@ def load_bench(options, least=2):
         else:
             runs = [(table, *text_of_config(table, chosen.get(table.config))) for table in tables]
     else:
-        raise Stop(f"{places[0]} is no folder here; name one dataset, or one folder per model.")
+        raise Stop(f"{places[0]} is no folder here; name one dataset (ns/name), or one folder per model.")
     if unknown := set(chosen) - {table.config for table in tables}:
         raise Stop(f"--text-column: no config {min(unknown)}. There are {', '.join(t.config for t in tables)}.")
     if len(runs) < least:
@@ -1616,9 +1690,9 @@ def load_bench(options, least=2):
     bench = join_runs(runs, options)
     bench.source, bench.revision = source, revision
     if options.images:
+        if not os.path.isdir(os.path.expanduser(options.images)):
+            raise Stop(f"--images {options.images} is no folder here.")
         bench.images = lambda table, row: image_in_folder(options.images, table, row)
-    if not 0 < (options.max_samples or 1):
-        raise Stop(f"--max-samples {options.max_samples} is not above 0.")
     if options.max_samples and options.max_samples < len(bench.keys):
         drawn = set(random.Random(options.seed).sample(sorted(bench.keys), options.max_samples))
         bench.keys = [key for key in bench.keys if key in drawn]
@@ -1649,7 +1723,7 @@ def hub_tables(repo, options):
 
     api = HfApi()
     try:
-        revision = persist(lambda: api.dataset_info(repo)).sha
+        revision = persist(lambda: api.dataset_info(repo), FIRST_PATIENCE).sha
         requests = {} if options.columns else pull_request_configs(api, repo)
     except Exception as error:
         raise Stop(f"The dataset {repo} cannot be read: {first_line(error)}. Check the name and HF_TOKEN.") from error
@@ -1763,8 +1837,8 @@ def folder_table(folder):
         page = {"name": name, "text": None, "error": None, "flags": [], "page": 1}
         if name in texts:
             side = texts[name].with_name(texts[name].name.removesuffix(".md") + ".json")
-            page |= json.loads(side.read_text("utf-8")) if side.exists() else {}
-            page |= {"name": name, "text": texts[name].read_text("utf-8"), "error": None}
+            page |= read_json(side) if side.exists() else {}
+            page |= {"name": name, "text": read_utf8(texts[name]), "error": None}
         else:
             page |= notes[name]
         rows.append(page)
@@ -2876,9 +2950,9 @@ def read_truth_folder(folder):
         elif path.suffix in TRUTH_SUFFIXES:
             if name in texts:
                 raise Stop(f"{folder} has two texts for {name}: keep one of .txt, .md and .html.")
-            texts[name] = path.read_text("utf-8-sig")
+            texts[name] = read_utf8(path)
         elif path.suffix == ".json":
-            document = read_blocks(path.read_text("utf-8-sig"))
+            document = read_blocks(read_utf8(path))
             blocks |= {name: document} if document else {}
     for name in [name for name, text in texts.items() if "\f" in text]:
         parts = texts.pop(name).split("\f")
@@ -2888,8 +2962,11 @@ def read_truth_folder(folder):
         raise Stop(f"{folder} holds no ground truth: NAME.txt, NAME.md, NAME.html or NAME.json beside each page.")
     strata = {}
     if (root / "pages.jsonl").is_file():
-        rows = map(json.loads, (root / "pages.jsonl").read_text("utf-8").splitlines())
-        strata = {row.pop("name"): row for row in rows}
+        try:
+            rows = [json.loads(line) for line in read_utf8(root / "pages.jsonl").splitlines() if line.strip()]
+            strata = {row.pop("name"): row for row in rows}
+        except (ValueError, KeyError, AttributeError, TypeError) as error:
+            raise Stop(f'{folder}/pages.jsonl: a line is {{"name": PAGE, ...}}; {error!r}. Repair it.') from error
     return {
         name: Truth(
             texts[name] if name in texts else blocks_text(blocks[name]), blocks.get(name), [], strata.get(name, {})
@@ -2973,7 +3050,7 @@ def blocks_column(table):
 
 def folder_blocks(folder, name):
     path = os.path.join(folder, f"{name}.json")
-    return read_blocks(Path(path).read_text("utf-8")) if os.path.isfile(path) else None
+    return read_blocks(read_utf8(path)) if os.path.isfile(path) else None
 
 
 # ---- Scores

@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -258,6 +260,24 @@ def test_a_stopped_run_keeps_what_it_has(pages, tmp_path):
     assert not report["complete"] and report["targets"][0]["status"] == "stopped"
     assert [record["outcome"] for record in report["targets"][0]["runs"]] == ["cancelled"]
     assert json.loads(stdout.splitlines()[-1])["exit_code"] == 1
+
+
+def test_runs_of_the_same_second_have_folders_of_their_own(tool, tmp_path, monkeypatch):
+    class Clock(datetime):
+        @classmethod
+        def now(cls, zone=None):
+            return cls(2026, 1, 2, 3, 4, 5, tzinfo=zone)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tool, "datetime", Clock)
+    with ThreadPoolExecutor(8) as pool:
+        folders = list(pool.map(tool.report_folder, [None] * 8))
+    assert len({folder.resolve() for folder in folders}) == 8 and all(folder.is_dir() for folder in folders)
+    assert min(folders, key=lambda folder: len(folder.name)).name == "bench_20260102T030405Z"
+    assert tool.report_folder("own") == tool.report_folder("own"), "an empty folder may be there"
+    (tmp_path / "own" / "report.json").write_text("{}")
+    with pytest.raises(tool.Stop, match="holds something already"):
+        tool.report_folder("own")
 
 
 def test_gold_stands_beside_validity(pages, tmp_path):
