@@ -59,8 +59,8 @@ def recipe_options(module, words=()):
     `recipe` is RECIPE with what the recipe's `check` changes for these options, such as bounds in engine arguments.
     """
     parser = module.option_parser(module.RECIPE, getattr(module, "add_options", None))
-    options = parser.parse_args(["ns/input", "ns/output", *map(str, words)])
     try:
+        options = parser.parse_args(["ns/input", "ns/output", *map(str, words)])
         module.settle(options, module.RECIPE, {"serve": None})
         changed = module.check(options) if hasattr(module, "check") else None
     except module.Stop as problem:  # another class than Stop here: the module has its own copy

@@ -27,7 +27,7 @@
 A CLI that reads no [tool.hf-jobs] needs: --image vllm/vllm-openai:v0.24.0 --python /usr/bin/python3
 -e PYTHONPATH=/usr/local/lib/python3.12/dist-packages --flavor a10g-small -s HF_TOKEN
 
-A server of your own (--endpoint) needs: --trust-remote-code --max-num-batched-tokens 16384
+A server of your own (--endpoint) needs: --trust-remote-code --max-num-batched-tokens 17408
 
 Hardware: one GPU with 24 GB.
 Output: `markdown`. Of spotting_json, spotting_hunyuan, layout and layout_parse also `hunyuan_blocks`: text, boxes in
@@ -103,9 +103,10 @@ RECIPE = {
         "was read there",
     },
     "context": 131072,  # config.json
-    "max_model_len": 32768,  # 16384 tokens of image, 8192 of answer, the prompt
+    "max_model_len": 32768,  # 17408 tokens of image, 8192 of answer, the prompt
     "max_tokens": 8192,  # public recipe; upstream's client takes 4096, its documentation 32768
-    "image_tokens": 16514,  # worst case: 128 rows of 128 + 1 tokens of 32 x 32 pixels, and 2
+    # Worst case: 16384 tokens of 32 x 32 pixels, one more for each row (1022 in a strip of 16 columns), and 2
+    "image_tokens": 17408,
     "tasks": {  # upstream tasks.py, to the letter
         "doc_parse": "提取文档图片中正文的所有信息用markdown格式表示，其中页眉、页脚部分忽略，表格用html格式表达，文档中公式用latex格式表示，按照阅读顺序组织进行解析。",  # noqa: E501
         "structured_parse": "提取图中的文字。",
@@ -128,7 +129,9 @@ RECIPE = {
     "engine_args": {
         "trust_remote_code": True,  # card
         "gpu_memory_utilization": 0.8,  # public recipe; card 0.9
-        "max_num_batched_tokens": 16384,  # the room for images follows from it, and a scan of 2000 pixels fills 8600
+        # The room for images follows from it, and a scan of 2000 pixels fills 8600; public recipe 16384, for which the
+        # largest pages are too large.
+        "max_num_batched_tokens": 17408,
     },
     "image": {"max_pixels": 16777216},  # the processor's limit, 4096 x 4096
     "body_format": "png",  # PNG loses nothing, so that both engines read the same pixels

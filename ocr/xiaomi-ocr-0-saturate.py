@@ -3592,8 +3592,8 @@ def extraction_columns(options):
 
 
 def unfenced(text):
-    """The text without a code fence around it."""
-    fence = re.fullmatch(r"```[^\n]*\n(.*?)\n?```", text, re.DOTALL)
+    """The text without a code fence around it, which may lack its end."""
+    fence = re.fullmatch(r"```[^\n]*\n(.*?)(?:\n?```)?", text, re.DOTALL)
     return fence[1] if fence else text
 
 

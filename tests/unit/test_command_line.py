@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from kit.recipes_import import recipe_options
+from kit.seam import Stop
 from tests.unit.recipe_file import load_recipe, options_of
 
 
@@ -50,3 +52,8 @@ def test_limits_of_a_licence_are_on_the_card(name, says):
 def test_saturate_files_publish_what_their_users_know(name):
     columns = load_recipe(name).RECIPE["row_columns"]
     assert {"id", "model", "error", "prompt_tokens", "completion_tokens"} <= set(columns)
+
+
+def test_a_recipe_used_by_a_tool_says_what_is_wrong_with_its_schema():
+    with pytest.raises(Stop, match="no such file"):
+        recipe_options(load_recipe("lift-extract"), ["--schema", "bill.json"])

@@ -57,6 +57,13 @@ def test_table_of_the_recipe():
     recipe = hunyuan.RECIPE
     assert recipe["tasks"] == PROMPTS and recipe["lock_sampling"]
     assert recipe["image_tokens"] + recipe["max_tokens"] + 400 <= recipe["max_model_len"] <= recipe["context"]
+    for rows, columns in [
+        (128, 128),
+        (1022, 16),
+        (16, 1022),
+    ]:  # a page, and strips, of all the pixels that there may be
+        assert rows * columns * 1024 <= recipe["image"]["max_pixels"]
+        assert rows * (columns + 1) + 2 <= recipe["image_tokens"] <= recipe["engine_args"]["max_num_batched_tokens"]
     assert options_of(hunyuan).revision == "de8f10ad2f00a0cefd790b526de8a65dcfdb3205"
     assert body_of(hunyuan, page_of(hunyuan), options_of(hunyuan, "--repetition-penalty", 1))["repetition_penalty"] == 1
 

@@ -148,7 +148,7 @@ def test_references_and_optional_parts_are_seen_through():
 ONE_LINE = '{"number": "Zürich 7", "total": 3.5}'
 
 
-@pytest.mark.parametrize("text", [ONE_LINE, f"\n```json\n{ONE_LINE}\n```\n", f"```\n{ONE_LINE}```"])
+@pytest.mark.parametrize("text", [ONE_LINE, f"\n```json\n{ONE_LINE}\n```\n", f"```\n{ONE_LINE}```", f"```\n{ONE_LINE}"])
 def test_an_answer_that_fits(text):
     parsed = kit.extraction(text, BILL, OPTIONS)
     assert (parsed.markdown, parsed.flags) == (ONE_LINE, [])
