@@ -772,10 +772,14 @@ def run_jobs(api, state, options, price, save):
 
 
 def cancel_jobs(api, state, options, save, cause):
+    """Cancels what runs, and what was being submitted when this was interrupted."""
     for config, run in state["runs"].items():
-        if run["status"] == "running":
-            with contextlib.suppress(Exception):  # it may just have ended
-                api.cancel_job(job_id=run["job_id"], namespace=run.get("namespace") or options.namespace)
+        if run["status"] in ("running", "submitting"):
+            namespace = run.get("namespace") or options.namespace or run["job"].get("namespace")
+            labels = labels_of(config, run, state, options)
+            with contextlib.suppress(Exception):  # it may just have ended, or never have come to be
+                job = run["job_id"] or persist(partial(submitted_job, api, labels, namespace), patience=30).id
+                api.cancel_job(job_id=job, namespace=namespace)
             run.update(status="stopped", cause=cause, stage="CANCELED")
             run["cost_usd"] = round(run["cost_usd"] + run.pop("attempt_cost_usd", 0.0), 4)
             say(f"{config}: canceled ({cause})")

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
+import time
 
 import pytest
 from PIL import Image
@@ -105,6 +106,26 @@ def test_models_run_as_jobs_and_come_back_as_checked_pull_requests(pages):
     assert summary["models"]["broken"]["attempts"] == 2 and summary["models"]["one"]["rows"] == 4
 
 
+def test_jobs_that_were_only_submitted_are_waited_for_and_judged(pages):
+    hub, words = pages, (*WORDS, "--models", "./one.py")
+    submitted, said = run(hub, *words, "--no-wait")
+    job = hub.jobs()[0]["id"]
+    assert submitted == {"jobs": {"one": job}, "state": ".ocr-runs/bench/user--bench.json", "exit_code": 0}
+    assert "To wait for them" in said and state_of(hub)["runs"]["one"]["status"] == "running"
+    run(hub, *words, "--no-wait")
+    assert len(hub.jobs()) == 1, "it is at work already"
+
+    (hub.work / "judge.py").write_text(
+        "import pathlib, sys\npathlib.Path('judged').write_text(' '.join(sys.argv[1:]))\nprint('{\"votes\": 7}')\n"
+        "sys.exit(int(sys.argv[1]))\n"
+    )
+    summary, said = run(hub, *words, "--judge", f"{sys.executable} judge.py 0 --from-prs {{output}}")
+    assert (summary["models"]["one"]["status"], summary["judge_exit_code"], summary["exit_code"]) == ("done", 0, 0)
+    assert (hub.work / "judged").read_text() == "0 --from-prs user/bench" and '{"votes": 7}' in said
+    summary, _ = run(hub, *words, "--judge", f"{sys.executable} judge.py 3", code=3)
+    assert (summary["models"]["one"]["status"], summary["exit_code"]) == ("done", 3) and len(hub.jobs()) == 1
+
+
 @pytest.fixture(scope="module")
 def shared_hub(tmp_path_factory):
     """A Hub whose jobs end at once without running, with a dataset of pages."""
@@ -186,6 +207,48 @@ def test_an_interrupt_leaves_the_jobs_running_and_says_how_to_go_on(idle):
     idle.clear_faults()
     summary, _ = run(idle, *WORDS, "--models", "./one.py", code=1)  # the job has ended meanwhile, without an output
     assert len(jobs_of(idle)) == 1 and summary["models"]["one"]["cause"] == "no output"
+
+
+def test_an_interrupt_may_cancel_the_jobs_and_the_same_command_starts_them_again(idle):
+    answer(idle, "RUNNING", times=100_000)
+    words = [*WORDS, "--models", "./one.py,two=./one.py", "--cancel-on-exit"]
+    process = subprocess.Popen(
+        [sys.executable, str(SCRIPT), *words], cwd=idle.work, env=idle.env, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    for line in process.stderr:
+        if "two: RUNNING" in line:
+            break
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 1 and "canceled" in err, err
+    runs, canceled = json.loads(out.splitlines()[-1])["models"], requests_of(idle, "^POST .*/cancel$")
+    assert {(run["status"], run["cause"]) for run in runs.values()} == {("stopped", "stopped")}
+    assert all(any(job["id"] in entry["url"] for entry in canceled) for job in jobs_of(idle)) and len(canceled) == 2
+    idle.clear_faults()
+    judge = f'{sys.executable} -c \'open("judged", "w")\''
+    summary, _ = run(idle, *words, "--judge", judge, code=1)  # these jobs end at once, without an output
+    assert {run["attempts"] for run in summary["models"].values()} == {2} and len(jobs_of(idle)) == 4
+    assert summary["judge_exit_code"] is None and not (idle.work / "judged").exists()
+
+
+def test_a_job_that_was_being_submitted_is_canceled_too(idle):
+    idle.fault("POST", "/api/jobs/user$", status=503, applied=True)  # submitted, and the answer is lost
+    idle.fault("GET", "/api/jobs/user\\?", status=503, after=1, times=2)  # nor does it say at once that it is there
+    answer(idle, "RUNNING", times=100_000)
+    words = [*WORDS, "--models", "./one.py", "--cancel-on-exit"]
+    process = subprocess.Popen(
+        [sys.executable, str(SCRIPT), *words], cwd=idle.work, env=idle.env, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    for _ in range(600):
+        if jobs_of(idle):
+            break
+        time.sleep(0.1)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 1 and len(requests_of(idle, "^POST .*/cancel$")) == 1, err
+    assert json.loads(out.splitlines()[-1])["models"]["one"]["status"] == "stopped"
 
 
 def test_a_model_or_an_input_that_cannot_be_read_stops_before_anything_is_made(idle):
