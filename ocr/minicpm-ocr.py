@@ -254,11 +254,19 @@ def page_states(folder):
     """{page: "ok", "partial_failed" or "failed: why"} from the SDK's own account of its run."""
     states = {}
     for path in folder.rglob("per_page_metrics.jsonl"):
-        for line in path.read_text().splitlines():
-            row = json.loads(line)
-            failed = row.get("status") == "failed"
+        for row in map(json_or_none, path.read_text().splitlines()):
+            if not isinstance(row, dict) or not {"image_id", "status"} <= set(row):
+                continue  # the last line of a run that was killed
+            failed = row["status"] == "failed"
             states[row["image_id"]] = f"failed: {row.get('error') or 'no reason given'}" if failed else row["status"]
     return states
+
+
+def json_or_none(text):
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
 
 
 def read_page(folder, name, status, page):
@@ -269,17 +277,20 @@ def read_page(folder, name, status, page):
     if status.startswith("failed"):
         return Parsed("", columns={"markdown_status": status})
     found = next(folder.rglob(f"results_json/{name}.json"), None)
-    blocks = regions(json.loads(found.read_text())) if found else []
+    blocks = regions(json_or_none(found.read_text())) if found else []
     flags = [] if status == "ok" else [status]
     return Parsed(text.read_text().strip(), blocks_document(page, blocks), {"markdown_status": status}, flags)
 
 
 def regions(result):
-    """Blocks of the SDK's account of a page, a list or an object that holds one."""
-    rows = result if isinstance(result, list) else result.get("blocks") or result.get("crop_blocks") or []
+    """Blocks of the SDK's account of a page, a list or an object that holds one; [] for anything else."""
+    if isinstance(result, dict):
+        result = result.get("blocks") or result.get("crop_blocks")
     blocks = []
-    for row in rows:
-        kind, text = str(row.get("label", "")), row.get("text") or row.get("content") or ""
+    for row in result if isinstance(result, list) else []:
+        if not isinstance(row, dict):
+            continue
+        kind, text = str(row.get("label", "")), str(row.get("text") or row.get("content") or "")
         label = LABELS.get(kind, "other")
         blocks.append(
             {

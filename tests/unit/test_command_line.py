@@ -27,6 +27,21 @@ def test_a_token_that_is_empty_changes_nothing(monkeypatch):
     assert os.environ["HF_TOKEN"] == "hf_kept" and sys.argv == ["glm-ocr.py", "a/b"]
 
 
+@pytest.mark.parametrize(
+    "name, listed, hidden",
+    [
+        ("paddleocr-vl-1.5", ["--max-tokens"], ["--max-model-len", "--endpoint", "--window"]),
+        ("falcon-ocr", ["--max-tokens", "--max-model-len"], ["--endpoint", "--retries"]),
+        ("tesseract-ocr", [], ["--max-tokens", "--max-model-len", "--endpoint"]),
+        ("glm-ocr", ["--max-tokens", "--max-model-len", "--endpoint", "--window", "--retries"], []),
+    ],
+)
+def test_help_lists_what_has_an_effect(name, listed, hidden):
+    recipe = load_recipe(name)
+    said = recipe.option_parser(recipe.RECIPE, getattr(recipe, "add_options", None)).format_help()
+    assert [flag for flag in listed if flag not in said] == [flag for flag in hidden if flag in said] == []
+
+
 def test_limit_is_max_samples():
     assert options_of(load_recipe("ovis-ocr2-saturate"), "--limit", 5).max_samples == 5
 

@@ -111,6 +111,7 @@ def test_looped_blocks_are_counted():
         ("1871-1872\n12/5/1871\n020-7946", "1871-1872\n12/5/1871\n020-7946", False),
         ("x = 1 and \\(y\\)\nz = 2", "x = 1 and \\(y\\)\n\\( z = 2 \\)", False),
         ("===", "===", False),
+        ("<b>x = 1</b>", "<b>x = 1</b>", False),
     ],
 )
 def test_tidied(text, tidy, cut):

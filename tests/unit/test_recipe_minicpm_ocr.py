@@ -113,10 +113,16 @@ def test_a_run_that_ends_early_fails_its_pages_with_the_reason(sdk):
         ('{"image_id": "0", "status": "failed"}\n', {"output/0.md": "x"}, "failed: no reason given"),
         ('{"image_id": "0", "status": "ok"}\n', {"output/0.md": " x \n"}, "ok"),
         ('{"image_id": "0", "status": "partial_failed"}\n', {"output/0.md": "x"}, "partial_failed"),
+        (
+            '{"image_id": "0", "status": "ok"}\n{"image_id": "1", "sta',
+            {"output/0.md": "x", "results_json/0.json": "{"},
+            "ok",
+        ),
     ],
 )
 def test_the_sdks_own_account_decides(tmp_path, metrics, files, status):
-    (tmp_path / "run" / "output").mkdir(parents=True)
+    for folder in ("output", "results_json"):
+        (tmp_path / "run" / folder).mkdir(parents=True)
     (tmp_path / "run" / "per_page_metrics.jsonl").write_text(metrics)
     for name, text in files.items():
         (tmp_path / "run" / name).write_text(text)

@@ -56,12 +56,12 @@ def test_doubles_are_dropped_and_neighbours_are_not():
         ([100, 100, 500, 300], 0, 0.7),
         ([102, 101, 503, 302], 0, 0.9),  # the same element, surer
         ([102, 101, 503, 303], 2, 0.8),  # the same place, by another label: IoU 0.995
-        ([100, 100, 500, 330], 2, 0.6),  # IoU with the table above 0.6
+        ([100, 100, 500, 330], 2, 0.6),  # IoU 0.86 with the text: another label may lie there
         ([120, 120, 300, 200], 2, 0.6),  # inside
         ([100, 310, 500, 500], 0, 0.6),
     ]
     kept = [block["bbox"] for block in read(boxes).blocks["blocks"]]
-    assert kept == [[102, 101, 503, 302], [120, 120, 300, 200], [100, 310, 500, 500]] or len(kept) == 4
+    assert kept == [[102, 101, 503, 302], [100, 100, 500, 330], [120, 120, 300, 200], [100, 310, 500, 500]]
     assert len(read(boxes, "--no-layout-nms").blocks["blocks"]) == 6
     assert len(json.loads(read(boxes).columns["layout_polygons"])) == len(kept)
 

@@ -4,10 +4,14 @@ The stand-in for a model looks for the mark in the picture that it is sent, and 
 numbers. So what is tested is the whole way: turned upright, reduced, resized or squared for the model, and back.
 """
 
+import functools
 import io
+import json
 import types
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image, ImageDraw
 
 from tests.unit.recipe_file import load_recipe, options_of
@@ -141,3 +145,61 @@ def test_regions_of_engines_and_sdks(sheet):
     options = types.SimpleNamespace(layout_nms=True)
     (block,) = layout.layout_of(page, found, {0: "table"}, options).blocks["blocks"]
     assert page.image.size == size and block["bbox"] == true
+
+
+# ---- Damaged answers
+
+
+@functools.cache
+def small(name):
+    """(recipe, options, a small page without much on it) for answers by the hundred."""
+    recipe = load_recipe(name)
+    options = options_of(recipe, *WORDS.get(name, []))
+    image = Image.new("RGB", (120, 160), "white")
+    image.paste("black", (10, 10, 60, 90))
+    return recipe, options, recipe.Page(image, 240, 310)
+
+
+numbers = st.integers(-50, 2000) | st.sampled_from([0, 1, 499, 500, 501, 999, 1000, 10**30])
+boxes = st.tuples(numbers, numbers, numbers, numbers)
+
+
+@pytest.mark.filterwarnings("ignore:Provenance bbox")
+@pytest.mark.parametrize("name", ANSWERS)
+@settings(max_examples=15)
+@given(st.lists(boxes, max_size=3), st.integers(0, 300), st.text(max_size=6))
+def test_a_damaged_answer_keeps_what_is_on_the_page(name, drawn, cut, noise):
+    """Boxes outside, turned round and without area; an answer that is cut off, or has noise in the middle."""
+    recipe, options, page = small(name)
+    whole = "\n".join(ANSWERS[name][1].format(*box) for box in drawn)
+    for text in (whole, whole[:cut], whole[:cut] + noise + whole[cut:], whole[cut:]):
+        steps = getattr(recipe, "steps", None) or recipe.one_step(recipe.request, recipe.parse)
+        reading = steps(recipe.Unit("pages_0001-0001", [page]), options)
+        asked, said = next(reading), text
+        try:
+            while True:
+                asked, said = reading.send([recipe.Answer(said)] * len(asked)), noise
+        except StopIteration as end:
+            parsed = end.value
+        parsed.markdown.encode()
+        for document in (parsed.blocks or {}).get("pages", [parsed.blocks or {"blocks": []}]):
+            json.dumps(document)
+            for block in document["blocks"]:
+                x0, y0, x1, y1 = block["bbox"] or (0, 0, 1, 1)
+                assert 0 <= x0 < x1 <= page.width and 0 <= y0 < y1 <= page.height
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | numbers | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+rows = st.dictionaries(st.sampled_from(["bbox", "label", "text", "content", "status"]), json_values, max_size=5)
+
+
+@given(
+    st.lists(rows | json_values, max_size=4) | st.dictionaries(st.sampled_from(["blocks", "crop_blocks"]), json_values)
+)
+def test_what_an_sdk_says_of_a_page_may_be_anything(result):
+    mini = load_recipe("minicpm-ocr")
+    json.dumps(mini.blocks_document(small("hpd-parsing-saturate")[2], mini.regions(result)))
