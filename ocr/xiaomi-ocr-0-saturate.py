@@ -3141,7 +3141,8 @@ class Token(argparse.Action):
     def __call__(self, parser, options, token, flag=None):
         if token:
             os.environ["HF_TOKEN"] = token
-            sys.argv = [word.replace(token, "$HF_TOKEN") for word in sys.argv]
+            pairs = zip(sys.argv, [*sys.argv[1:], ""], strict=True)
+            sys.argv = [word for word, after in pairs if token not in word and after != token]
 
 
 def positive(text):

@@ -10,14 +10,16 @@ from kit.seam import Stop
 from tests.unit.recipe_file import load_recipe, options_of
 
 
-def test_a_token_reaches_the_hub_and_no_message(monkeypatch):
+@pytest.mark.parametrize("words", [["--hf-token=hf_secret"], ["--hf-token", "hf_secret"]])
+def test_a_token_reaches_the_hub_and_no_message(monkeypatch, words):
     from huggingface_hub import get_token
 
     glm = load_recipe("glm-ocr")
     monkeypatch.setenv("HF_TOKEN", "")
-    monkeypatch.setattr(sys, "argv", ["glm-ocr.py", "a/b", "a/c", "--hf-token=hf_secret"])
-    options = options_of(glm, "--hf-token=hf_secret")
-    assert get_token() == "hf_secret" and "hf_secret" not in str(vars(options)) + glm.this_command()
+    monkeypatch.setattr(sys, "argv", ["glm-ocr.py", "a/b", "a/c", *words, "--verbose"])
+    options = options_of(glm, *words)
+    assert get_token() == "hf_secret" and "hf_secret" not in str(vars(options))
+    assert glm.this_command() == "glm-ocr.py a/b a/c --verbose", "which can be typed again as it is"
 
 
 def test_a_token_that_is_empty_changes_nothing(monkeypatch):
