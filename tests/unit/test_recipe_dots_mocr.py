@@ -240,6 +240,11 @@ def test_whole_answer():
     assert [b["order"] for b in blocks] == list(range(8))
 
 
+def test_math_in_a_code_span_is_math():
+    cells = [cell([1, 2, 300, 40], "Text", " `$x$` "), cell([1, 52, 300, 90], "Text", "`$HOME` and `$x$`")]
+    assert read(json.dumps(cells)).markdown == "$x$\n\n`$HOME` and `$x$`"
+
+
 def test_headers_and_footers_can_stay():
     result = read(json.dumps(CELLS), "--keep-headers-footers")
     assert result.markdown == "\n\n".join(["Parish of Hope", *BODY, "7"])
@@ -370,6 +375,9 @@ def test_other_tasks_give_the_text_as_it_is(task, text):
         ("$$ a_1", "$$\na_1\n$$"),
         (r"\[ \frac{a}{b} \]", "$$\n\\frac{a}{b}\n$$"),
         ("where $x$ is small", "where $x$ is small"),
+        (r"see \[x_1\] and \(y\)", r"see \[x_1\] and \(y\)"),
+        (r"\(x_1\)", r"\(x_1\)"),
+        ("a_1 \\\\[2pt] b_2", "$$\na_1 \\\\[2pt] b_2\n$$"),
         ("$x$", "$x$"),
         ("Equation three", "Equation three"),
         ("`a^2`", "$$\na^2\n$$"),
