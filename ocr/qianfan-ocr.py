@@ -3514,20 +3514,26 @@ def cells_markdown(cells, headers_and_footers=False):
     """Markdown of cells in their order, which is the reading order. Pictures have no text; they are in the blocks."""
     left_out = () if headers_and_footers else ("Page-header", "Page-footer")
     texts = [
-        display_formula(cell["text"]) if cell["category"] == "Formula" else cell["text"].strip()
+        display_formula(cell["text"]) if cell["category"] == "Formula" else bare_math(cell["text"].strip())
         for cell in cells
         if cell["category"] not in left_out
     ]
     return "\n\n".join(text for text in texts if text)
 
 
+def bare_math(text):
+    """The text; where all of it is one code span with math, only the math, as the authors' program has it."""
+    return text[1:-1] if re.fullmatch(r"`\$[^`]*\$`", text) else text
+
+
 def display_formula(text):
-    r"""LaTeX as a `$$` block; text that has its own `$`, and plain words, stay as they are."""
+    r"""LaTeX as a `$$` block; text that has its own `$` or brackets of math, and plain words, stay as they are."""
     text = text.strip().strip("`").strip()
     preamble = r"\\(?:documentclass|usepackage)(?:\[[^\]]*\])?\{[^}]*\}|\\(?:begin|end)\{document\}"
     text = re.sub(preamble, "", text)
     text = re.sub(r"^\s*\\\[(.*)\\\]\s*$", r"$$\1$$", text, flags=re.DOTALL).strip()
-    if not text or "$" in text.removeprefix("$$").removesuffix("$$"):
+    inside = text.removeprefix("$$").removesuffix("$$")
+    if not text or "$" in inside or re.search(r"(?<!\\)\\(?:\[.*\\\]|\(.*\\\))", inside, re.DOTALL):
         return text
     if text.startswith("$$"):
         text = text[2:].removesuffix("$$").strip()
