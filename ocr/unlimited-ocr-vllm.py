@@ -138,8 +138,7 @@ def add_options(parser):
 def check(options):
     if options.grounding_column in (options.output_column, options.blocks_column):
         raise Stop(f"--grounding-column {options.grounding_column} is taken; name another column.")
-    if options.grounding_column:
-        RECIPE["columns"] = {options.grounding_column: "string"}
+    return {"columns": {options.grounding_column: "string"}} if options.grounding_column else {}
 
 
 def request(page, options):

@@ -66,12 +66,10 @@ def test_columns_of_one_name(name):
         unlimited.check(options_of(unlimited, "--grounding-column", name))
 
 
-def test_the_column_of_the_tagged_text_is_declared(monkeypatch):
-    monkeypatch.delitem(unlimited.RECIPE, "columns", raising=False)
-    unlimited.check(options_of(unlimited))
+def test_the_column_of_the_tagged_text_is_declared():
+    assert unlimited.check(options_of(unlimited)) == {}
+    assert unlimited.check(options_of(unlimited, "--grounding-column", "tagged")) == {"columns": {"tagged": "string"}}
     assert "columns" not in unlimited.RECIPE
-    unlimited.check(options_of(unlimited, "--grounding-column", "tagged"))
-    assert unlimited.RECIPE.pop("columns") == {"tagged": "string"}
 
 
 @pytest.mark.parametrize(
