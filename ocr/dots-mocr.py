@@ -88,6 +88,7 @@ RECIPE = {
     "name": "dots-mocr",
     "model": "rednote-hilab/dots.mocr",  # card
     "revision": None,  # card gives none
+    "licence": 'dots.ocr license (based on MIT), which asks for the words "Built with dots.ocr"',  # upstream
     "engine": "vllm",
     "vllm": {"min": "0.23.0", "tested": "0.29.0"},  # 0.23: the first with the calls that engine offline makes
     "context": 131072,  # config.json, max_position_embeddings

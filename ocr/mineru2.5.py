@@ -95,6 +95,7 @@ RECIPE = {
     "name": "mineru2.5",
     "model": "opendatalab/MinerU2.5-Pro-2605-1.2B",  # MinerU 3.x's own default since July 2026
     "revision": None,  # card gives none
+    "licence": "not stated; that of MinerU2.5-2509 is said to be AGPL-3.0",  # others
     "engine": "vllm",
     "vllm": {
         "min": "0.23.0",  # the first with the calls that engine offline makes; the package runs from 0.19.1 on

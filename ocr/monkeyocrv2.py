@@ -94,6 +94,8 @@ RECIPE = {
     "name": "monkeyocrv2",
     "model": "zenosai/MonkeyOCRv2-S-Parsing",  # card
     "revision": None,  # card gives none
+    # LICENSE of the repository
+    "licence": "Apache-2.0 by the authors' repository; the model's card spoke of non-commercial use in July 2026",
     "engine": "vllm",
     "engines": ["serve"],  # authors: the class is registered by the process that serves
     "vllm": {

@@ -95,6 +95,8 @@ RECIPE = {
     "name": "surya-ocr-bucket",
     "model": "datalab-to/surya-ocr-2",  # card
     "revision": None,  # card gives none
+    "licence": "OpenRAIL-M, modified: research, personal use, and companies under $5M of funding or revenue; not to "
+    "compete with the authors' API",  # card
     "engine": "vllm",
     "server_python": "/usr/local/bin/python3",  # of the image, which differs from other tags; see above
     "vllm": {"min": "0.20.1", "tested": "0.20.1"},  # the image above

@@ -33,8 +33,10 @@ Output: `markdown` with HTML tables and LaTeX, and `teleocr_blocks`, boxes and t
 footers, page numbers and marginal notes are in the blocks; with --keep-paratext in the Markdown too. Photographed and
 bent pages: --layout-mode segmentation, which cuts blocks out along their outline. What the authors' program repairs in
 broken LaTeX stays as the model wrote it.
-Licence: Apache-2.0 (said by others; the card was not seen).
-Sources: https://huggingface.co/StarDoc-AI/TeleOCR , https://github.com/caipeng328/TeleOCR , arXiv 2608.12898
+Licence: Apache-2.0 (model, by its card). Look twice before commercial use: somebody who compared the weights says that
+its picture encoder comes from Qwen2.5-VL-3B, whose Qwen Research License allows none.
+Sources: https://huggingface.co/StarDoc-AI/TeleOCR , https://github.com/caipeng328/TeleOCR , arXiv 2608.12898 ,
+https://huggingface.co/cstr/TeleOCR-GGUF (on the licence)
 """
 
 import math
@@ -90,6 +92,9 @@ RECIPE = {
     "name": "teleocr",
     "model": "StarDoc-AI/TeleOCR",  # authors
     "revision": None,  # card gives none
+    # card, as a conversion of the weights quotes it; who made that compared the encoder's weights
+    "licence": "Apache-2.0 by its card; but its picture encoder is said to come from Qwen2.5-VL-3B, whose Qwen "
+    "Research License allows no commercial use",
     "engine": "vllm",
     "engines": ["serve"],  # the plugin's vLLM is older than what engine offline needs
     "server_python": "3.12",  # of the environment that uv makes for the plugin, which takes 3.10 to 3.12
