@@ -186,7 +186,8 @@ def prompt(options):
 def pictures(unit, options):
     """The pages of a document as the model gets them. Raises PageError where there are too many, or none in range."""
     pages = [unit] if isinstance(unit, Page) else unit.pages
-    if len(pages) > 1 and options.page_range:
+    is_image = len(pages) == 1 and not pages[0].dpi
+    if options.page_range and not is_image:
         pages = [pages[number] for number in options.page_range if number < len(pages)]
     if len(pages) > options.max_images_per_doc:
         raise PageError(

@@ -133,7 +133,10 @@ RECIPE = {
 def add_options(parser):
     window_options(parser)
     parser.add_argument(
-        "--live-port", type=int, default=7860, metavar="PORT",
+        "--live-port",
+        type=int,
+        default=7860,
+        metavar="PORT",
         help="where the page shows (default %(default)s; 0 for any that is free)",
     )
 

@@ -94,8 +94,9 @@ def test_pages_of_a_document():
     options = options_of(lift, *WORDS, "--page-range", "0,2-9")
     assert len(lift.pictures(unit, options)) == 3
     assert len(lift.pictures(single, options_of(lift, *WORDS, "--page-range", "5"))) == 1  # an image is no document
-    with pytest.raises(lift.PageError, match="no page within --page-range"):
-        lift.pictures(unit, options_of(lift, *WORDS, "--page-range", "5"))
+    for beyond in (unit, lift.Page(single.image, 784, 1120, dpi=96)):  # four pages, and a PDF of one
+        with pytest.raises(lift.PageError, match="no page within --page-range"):
+            lift.pictures(beyond, options_of(lift, *WORDS, "--page-range", "5"))
     with pytest.raises(lift.PageError, match="4 pages, and --max-images-per-doc is 3"):
         lift.pictures(unit, options_of(lift, *WORDS, "--max-images-per-doc", 3))
 
