@@ -300,7 +300,7 @@ HOSTILE = {
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_hostile_documents_in_every_format(kind):
     hostile, image = HOSTILE[kind], Image.new("RGB", (1000, 1400), "white")
-    blocks = export.blocks_of(hostile, export.ink_of(image))
+    blocks = export.blocks_of(hostile, None if kind == "10,000 blocks" else export.ink_of(image))
     for write, name in ((export.to_alto, "alto-4-4.xsd"), (export.to_page, "pagecontent.xsd")):
         schema(name).assertValid(etree.fromstring(write(sheet(hostile), blocks)))
     etree.fromstring(export.to_hocr(sheet(hostile), blocks).partition(b"<!DOCTYPE html>\n")[2])

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from lxml import etree
 
 from tests.unit.recipe_file import body_of, load_recipe, options_of, page_of
+from tests.unit.test_true_boxes import SIZES, marked, the_mark_comes_back
 
 smol, granite = load_recipe("smoldocling-ocr"), load_recipe("granite-docling-ocr")
 both = pytest.mark.parametrize("recipe", [smol, granite], ids=["smoldocling", "granite"])
@@ -170,6 +171,12 @@ def test_boxes_come_back_to_the_original(size):
     ((label, box, content),) = blocks_in(read(f"<doctag><text>{locations}x</text></doctag>", size=size))
     assert (label, content) == ("text", "x")
     assert all(abs(found - v) <= 1 + size[i % 2] / 500 for i, (found, v) in enumerate(zip(box, true, strict=True)))
+
+
+@pytest.mark.parametrize("kind", SIZES)
+@both
+def test_a_mark_comes_back_at_its_own_pixels(recipe, kind):
+    the_mark_comes_back(recipe.RECIPE["name"], marked(kind))
 
 
 @pytest.mark.parametrize(

@@ -209,8 +209,15 @@ def asked(body):
     return repr((system["content"], text["text"], picture.size, zlib.crc32(picture.tobytes()), sorted(rest.items())))
 
 
-@pytest.mark.parametrize("words", [[], ["--image-analysis"]], ids=["plain", "image analysis"])
-@pytest.mark.parametrize("extra", ["", box("520 120 700 300", "image"), box("510 100 938 400", "equation_block")])
+@pytest.mark.parametrize(
+    "words, extra",
+    [
+        ([], box("520 120 700 300", "image")),
+        (["--image-analysis"], box("520 120 700 300", "image")),
+        ([], box("510 100 938 400", "equation_block")),
+    ],
+    ids=["a picture in the table", "image analysis", "a block of equations"],
+)
 def test_it_asks_and_reads_as_the_authors_client_does(words, extra, monkeypatch):
     """Their client over HTTP, its repairs and all, against the recipe's own steps: the same page, model and answers."""
     from mineru_vl_utils import MinerUClient
