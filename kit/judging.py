@@ -20,6 +20,7 @@ from kit.tool import exit_code_of
 from kit.votes import (
     Balance,
     VoteStore,
+    check_results,
     comparison_id,
     decide,
     hub_votes,
@@ -105,6 +106,8 @@ class Case:
         )  # fmt: skip
         if os.environ.get("JOB_ID") and not options.save_results:
             raise Stop("On a job the disk is gone at the end: name a dataset for the votes, --save-results ns/name.")
+        if options.save_results and not options.dry_run:
+            check_results(options.save_results, options.create_pr)
         self.bench = load_bench(options)
         self.folder = options.output_dir or f"judged-{self.bench.source.split('/')[-1]}"
         self.place = {key: number for number, key in enumerate(self.bench.keys)}

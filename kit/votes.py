@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from kit.seam import Stop, say
-from kit.storage import first_line, persist, unique_stamp
+from kit.storage import FIRST_PATIENCE, first_line, persist, unique_stamp
 
 LABELS = ("A", "B", "tie")
 VALUE = {"A": 1.0, "tie": 0.5, "B": 0.0}  # of one vote, for model_a
@@ -364,6 +364,26 @@ def parquet_bytes(rows, fields):
     sink = io.BytesIO()
     pq.write_table(pa.Table.from_pylist([{n: row.get(n) for n in fields} for row in rows], schema=schema), sink)
     return sink.getvalue()
+
+
+def check_results(repo, create_pr=False):
+    """Raises Stop where votes could not be added to `repo` in the end, before anybody votes. Nothing is made."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.utils import validate_repo_id
+
+    api = HfApi()
+    try:
+        validate_repo_id(repo)
+        role = persist(api.whoami, FIRST_PATIENCE).get("auth", {}).get("accessToken", {}).get("role")
+        if persist(lambda: api.repo_exists(repo, repo_type="dataset"), FIRST_PATIENCE) and not create_pr:
+            persist(lambda: api.auth_check(repo, repo_type="dataset", write=True), FIRST_PATIENCE)
+    except Exception as error:
+        raise Stop(
+            f"Votes cannot be put into {repo}: {first_line(error)}. Check the name (ns/name) and the token "
+            "(hf auth whoami), or leave them here and add them later."
+        ) from error
+    if role == "read":
+        raise Stop("The Hub token can only read. Set HF_TOKEN to one that can write, or type: hf auth login")
 
 
 def push_votes(repo, votes, runs, create_pr=False, private=False):
