@@ -502,6 +502,7 @@ def failed_row(item, problem):
 
 FIRST_WAIT, LONGEST_WAIT, PATIENCE = 2.0, 60.0, 600.0  # seconds
 FIRST_PATIENCE = 30.0  # before anything has been read
+RECENT = 120.0  # seconds in which a run that is at work has written its next part
 
 
 def persist(call, patience=None):
@@ -638,7 +639,14 @@ class BucketFolder:
             ) from error
 
     def claim(self, name):
-        """Nothing: a bucket has no locks. Two runs at once read pages twice, and lose none."""
+        """No lock, which buckets do not have: two runs at once lose no page, and pay twice. Says where it may be so."""
+        written = [int(when) for path in self.list() for when in re.findall(r"-(\d{13})-\d+-[0-9a-f]{8}\.", path)]
+        ago = time.time() - max(written, default=0) / 1000
+        if name == "run" and ago < RECENT:  # a shard has others beside it
+            say(
+                f"Results were written to {self.where} {max(ago, 0):.0f} s ago. If the run that wrote them is still at "
+                "work, both read the same pages: stop one, or share the work by --shard 0/2 and --shard 1/2."
+            )
         return io.BytesIO()
 
     def list(self):

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,19 @@ def test_a_foreign_checkpoint_in_a_bucket_is_a_stop(bucket):
     write(options, [make_row(0)])
     with pytest.raises(Stop, match="its model is 'org/model', now it is 'org/b'"):
         open_results(options, RECIPE, None, {**RUN, "model": "org/b"})
+
+
+def test_a_run_that_may_be_at_work_in_the_same_bucket_is_told_and_hinders_nobody(bucket, capsys, monkeypatch):
+    options = make_options(checkpoint=bucket)
+    write(options, [make_row(0)])
+    assert "still at work" not in capsys.readouterr().err, "there was nobody before"
+    assert len(write(options, []).done) == 1
+    assert f"written to {bucket}" in (said := capsys.readouterr().err) and "--shard 0/2" in said
+    write(make_options(checkpoint=bucket, shard=(0, 2)), [])
+    assert "still at work" not in capsys.readouterr().err, "shards work side by side"
+    now = time.time()
+    monkeypatch.setattr("kit.storage.time.time", lambda: now + 2 * storage.RECENT)
+    assert len(write(options, []).done) == 1 and "still at work" not in capsys.readouterr().err
 
 
 def test_deaths_are_kept_in_a_bucket(bucket):
