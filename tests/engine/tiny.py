@@ -68,7 +68,7 @@ def widen(weights):
     for name, weight in weights:
         if weight.dim() > 1:
             torch.nn.init.normal_(weight, std=WIDE / 2 if "embed_tokens" in name else WIDE)
-        elif re.search(r"[qk]_(layer)?norm", name):
+        elif re.search(r"(q|k|query|key)_(layer)?norm", name):
             torch.nn.init.constant_(weight, 4.0)
 
 
@@ -682,6 +682,9 @@ ARCHITECTURES = {
 }  # fmt: skip
 
 if __name__ == "__main__":
+    import torch
+
+    torch.manual_seed(0)  # for the vectors, which `widen` leaves as the classes draw them
     name, folder = sys.argv[1:]
     Path(folder).mkdir(parents=True, exist_ok=True)
     ARCHITECTURES[name](folder)
