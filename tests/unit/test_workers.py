@@ -41,8 +41,16 @@ def work(state, items):
         if item.text == "die once" and not os.path.exists(item.name):
             open(item.name, "w").close()
             os._exit(3)
+        if item.text.startswith("make "):
+            open(item.text[5:], "w").close()
+        if item.text.startswith("until "):
+            deadline = time.monotonic() + 60
+            while not os.path.exists(item.text[6:]) and time.monotonic() < deadline:
+                time.sleep(0.01)
         if item.text == "big":
             out.append((item.id, "x" * 30_000_000))
+        elif item.text.startswith(("make ", "until ")):
+            out.append((item.id, state))
         else:
             time.sleep(float(item.text or 0))
             out.append((item.id, state))
@@ -58,8 +66,9 @@ def run(texts, count=2, stop=None, setup=setup, **more):
     return list(in_workers(items(texts), setup, work, count, stop or threading.Event(), **more))
 
 
-def test_every_item_once_in_completion_order_and_from_several_processes():
-    pairs = run(["0.5"] + ["0.02"] * 30)
+def test_every_item_once_in_completion_order_and_from_several_processes(tmp_path):
+    # The first item takes until the seventh is begun. A worker holds two at most, so that by then others are through.
+    pairs = run([f"until {tmp_path / 'flag'}", *[""] * 5, f"make {tmp_path / 'flag'}", *["0.02"] * 24])
     assert sorted(item.id for item, _ in pairs) == sorted(f"i{n}" for n in range(31))
     assert all(result[0] == item.id for item, result in pairs)
     assert pairs[0][0].id != "i0" and len({result[1] for _, result in pairs}) == 2
