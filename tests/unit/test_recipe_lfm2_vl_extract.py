@@ -31,8 +31,7 @@ def parsed(text, source=FIELDS):
     [
         (
             ("--schema", FIELDS),
-            "Extract the following from the image:\n\ntitle: as printed\nyear\n\n"
-            "Respond with only a JSON object. Do not include any text outside the JSON.",
+            "Extract the following from the image:\n\ntitle: as printed\nyear\n\nRespond with only a JSON object.",
         ),
         (("--schema", '["title", "year"]', "--task", "fields"), "title\nyear"),
         (("--schema", '{"a{fields}": "x\\ny"}', "--task", "fields"), "a{fields}: x\ny"),
