@@ -36,11 +36,11 @@ Licence: lfm1.0 (model; LFM Open License v1.0, which limits commercial use).
 Sources: https://huggingface.co/LiquidAI/LFM2.5-VL-1.6B-Extract , https://docs.liquid.ai
 """
 
+import argparse
 import sys
 
 # >>> shared imports
 # isort: split
-import argparse
 import asyncio
 import base64
 import contextlib
@@ -116,7 +116,8 @@ def add_options(parser):
     add = parser.add_argument
     add("--schema", type=flat_fields, required=True, metavar="SOURCE",
         help="fields to extract: JSON, or the path or address of a file")  # fmt: skip
-    add("--constrained", action="store_true", help="allow only tokens that fit the fields (the model's authors do not)")
+    add("--constrained", action=argparse.BooleanOptionalAction, default=True,
+        help="allow only tokens that fit the fields (the model's authors do not)")  # fmt: skip
 
 
 def flat_fields(source):
@@ -1522,8 +1523,10 @@ def joined_tables(options, recipe, source, index, told):
             columns[name] = table[name].take(pa.array(once if name in media else places, pa.int64()))
         infos = table["inference_info"].to_pylist() if earlier else [None] * len(table)
         for record, place in zip(records, places, strict=True):
-            info, own_columns = appended_info(infos[place], record["info"]), json.loads(record["columns"])
-            record |= {"info": info, "columns": own_columns, "model": options.model}
+            record["info"] = appended_info(infos[place], record["info"])
+            record["columns"] = json.loads(record["columns"])
+            if "model" in own:
+                record["columns"]["model"] = options.model
             count_record(told, record)
         for name in own:
             values = [record[keys[name]] if name in keys else record["columns"].get(name) for record in records]
@@ -1535,7 +1538,7 @@ def row_keys(options, recipe):
     """{published column: key of the result row}; the recipe's own columns stand in the row's `columns`."""
     keys = {"ocr_error": "error", "ocr_flags": "flags", "source_row": "row", "image_sha256": "sha256", "page": "page"}
     keys |= {"ocr_page": "page", options.output_column: "text", options.blocks_column: "blocks"}
-    return keys | {"inference_info": "info"} | {key: key for key in recipe.get("row_columns") or ()}
+    return keys | {"inference_info": "info"} | {key: key for key in recipe.get("row_columns") or () if key != "model"}
 
 
 def typed_array(values, kind):

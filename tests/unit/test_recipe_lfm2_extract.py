@@ -53,7 +53,9 @@ def test_a_file_is_shown_to_the_model_as_it_is(tmp_path):
 
 
 def test_constrained():
-    forced = body("--schema", SCHEMA, "--constrained")["structured_outputs"]["json"]
+    for other in (("--no-constrained",), ("--format", "xml")):
+        assert "structured_outputs" not in body("--schema", SCHEMA, *other)
+    forced = body("--schema", SCHEMA)["structured_outputs"]["json"]
     assert forced["properties"]["total"] == {"type": ["number", "null"]}
 
 

@@ -44,7 +44,7 @@ def parsed(text, *words):
         (("--temperature", 0.3, "--enable-thinking"), 0.3, {"mode": "markdown", "enable_thinking": True}),
         (("--enable-thinking", "--temperature", 0.0), 0.0, {"mode": "markdown", "enable_thinking": True}),
         (("--instructions", "Dates as printed."), 0.2, {"mode": "markdown", "instructions": "Dates as printed."}),
-        (("--template", json.dumps(TEMPLATE)), 0.2, {"template": json.dumps(TEMPLATE, indent=4)}),
+        (("--template", json.dumps(TEMPLATE), "--no-constrained"), 0.2, {"template": json.dumps(TEMPLATE, indent=4)}),
     ],
 )
 def test_body(words, temperature, arguments):
@@ -134,7 +134,10 @@ def test_columns_and_task_of_the_run():
 
 
 def test_constrained_to_the_schema_of_the_template():
-    schema = body("--template", '{"a": "date", "b": [["x", "y"]]}', "--constrained")["structured_outputs"]["json"]
+    words = ("--template", '{"a": "date", "b": [["x", "y"]]}')
+    for other in (("--no-constrained",), ("--enable-thinking",)):
+        assert "structured_outputs" not in body(*words, *other)
+    schema = body(*words)["structured_outputs"]["json"]
     assert schema == {
         "type": "object",
         "properties": {
