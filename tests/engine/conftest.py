@@ -17,7 +17,7 @@ OWN_ARGS = {
     "lfm2": COMPACT,
     "lfm2_vl": COMPACT,
     # The largest page would take minutes: these towers are as large as the model's own.
-    **dict.fromkeys(("deepseek_ocr", "deepseek_ocr2", "jina_ocr"), {"skip_mm_profiling": True}),
+    **dict.fromkeys(("deepseek_ocr", "deepseek_ocr2"), {"skip_mm_profiling": True}),
     # Its class asks for FlashAttention in the towers, which no CPU has.
     "unlimited_ocr": {"skip_mm_profiling": True, "mm_encoder_attn_backend": "TORCH_SDPA"},
     # The checkpoint's processor is code of its own, the tiny one's that of transformers; vLLM reads them differently.

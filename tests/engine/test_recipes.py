@@ -14,8 +14,8 @@ from tests.unit.recipe_file import load_recipe, options_of, page_of
 
 # Each architecture of tiny.py and the recipes that it stands for. The first runs on each engine that it offers, the
 # others on their default. A start takes the better part of a minute on two cores, so the whole check runs one
-# architecture, and OCR_ENGINE_ALL=1 all of them. Not here: teleocr, monkeyocrv2 and hpd-parsing-saturate, whose classes
-# this vLLM does not have, and the recipes of unlimited-ocr2 and minicpm-ocr, which other engines run.
+# architecture, and OCR_ENGINE_ALL=1 all of them. Not here: teleocr, monkeyocrv2, hpd-parsing-saturate and jina-ocr-v1,
+# whose classes this vLLM does not have, and the recipes of unlimited-ocr2 and minicpm-ocr, which other engines run.
 ARCHITECTURES = {
     "glm_ocr": ["glm-ocr", "glm-ocr-v2", "glm-ocr-bucket"],
     "lighton_ocr": ["lighton-ocr2", "lighton-ocr", "lighton-ocr2-saturate"],
@@ -34,7 +34,6 @@ ARCHITECTURES = {
     "deepseek_ocr": ["deepseek-ocr-vllm"],
     "deepseek_ocr2": ["deepseek-ocr2-vllm"],
     "unlimited_ocr": ["unlimited-ocr-vllm"],
-    "jina_ocr": ["jina-ocr-v1"],
 }  # fmt: skip
 ALL = bool(os.environ.get("OCR_ENGINE_ALL"))
 RECIPES = {name: made for made, names in ARCHITECTURES.items() for name in names if ALL or name == "glm-ocr"}
@@ -55,8 +54,7 @@ BOUNDS = {
 TOKENS = {
     "qianfan_ocr": 256 * (4 * 13 + 2 * 7),  # tiles of 448 (3 x 4, of the tallest 2 x 3) and a thumbnail, 256 each
     "idefics3": 64 * (2 * (4 * 4 + 1) + 4 * (4 * 3 + 1)),  # enlarged to 2048, tiles of 512 and a thumbnail, 64 each
-    "deepseek_ocr": 6 * (1 + 16 * 17), "unlimited_ocr": 6 * (1 + 16 * 17), "jina_ocr": 6 * (1 + 16 * 17),
-    "deepseek_ocr2": 6 * (1 + 256),
+    "deepseek_ocr": 6 * (1 + 16 * 17), "unlimited_ocr": 6 * (1 + 16 * 17), "deepseek_ocr2": 6 * (1 + 256),
 }  # fmt: skip
 IN_STEPS = {"mineru2.5"}  # several requests for a page
 

@@ -570,21 +570,6 @@ def unlimited_ocr(folder):
     write(folder, "config.json", config | {"architectures": ["UnlimitedOCRForCausalLM"], "model_type": "unlimited-ocr"})
 
 
-def jina_ocr(folder):
-    """DeepSeek-OCR under a name that only the code beside it makes known, as there; it drafts no tokens."""
-    deepseek_ocr(folder)
-    Path(folder, "deepseek_ocr_mtp.py").write_text(
-        "def register():\n"
-        "    from vllm import ModelRegistry\n"
-        "    from vllm.model_executor.models.deepseek_ocr import DeepseekOCRForCausalLM\n\n"
-        "    class DeepseekOCRForCausalLMOCR(DeepseekOCRForCausalLM):\n"
-        "        pass\n\n"
-        "    ModelRegistry.register_model(DeepseekOCRForCausalLMOCR.__name__, DeepseekOCRForCausalLMOCR)\n\n\n"
-        "def vllm_llm_kwargs(folder, **drafting):\n"
-        "    return {'model': folder, 'hf_overrides': {'architectures': ['DeepseekOCRForCausalLMOCR']}}\n"
-    )
-
-
 def deepseek_ocr2(folder):
     """As `deepseek_ocr`, with a Qwen2 of 24 layers in the place of CLIP."""
     layer = {
@@ -677,7 +662,7 @@ ARCHITECTURES = {
     made.__name__: made
     for made in (
         glm_ocr, lighton_ocr, dots_ocr, qwen2_vl, qwen2_5_vl, idefics3, paddleocr_vl, qwen3_vl, qianfan_ocr, qwen3_5,
-        lfm2, lfm2_vl, hunyuan_vl, deepseek_ocr, deepseek_ocr2, unlimited_ocr, jina_ocr,
+        lfm2, lfm2_vl, hunyuan_vl, deepseek_ocr, deepseek_ocr2, unlimited_ocr,
     )
 }  # fmt: skip
 
