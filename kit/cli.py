@@ -1,11 +1,13 @@
 """The command line of every recipe: options, what is checked before anything is paid, and the exit code."""
 
 import argparse
+import contextlib
 import json
 import logging
 import os
 import sys
 from datetime import datetime, timezone
+from pathlib import Path
 
 from kit.answers import complete, one_step
 from kit.items import where
@@ -149,12 +151,8 @@ def settle(options, recipe, engines):
 
 def on_mount(path):
     """True if the path lies on a mounted volume rather than on the root file system."""
-    path = os.path.realpath(path)
-    while path != os.path.dirname(path):
-        if os.path.ismount(path):
-            return True
-        path = os.path.dirname(path)
-    return False
+    path = Path(path).resolve()
+    return any(map(os.path.ismount, [path, *path.parents][:-1]))
 
 
 def versions():
@@ -163,10 +161,8 @@ def versions():
 
     found = {}
     for name in PACKAGES.split():
-        try:
+        with contextlib.suppress(PackageNotFoundError):
             found[name] = version(name)
-        except PackageNotFoundError:
-            pass
     return found
 
 
@@ -192,11 +188,8 @@ def show_settings(options, recipe, steps):
         page = Page(Image.new("RGB", (1240, 1754), "white"), 1240, 1754)
         unit = Unit("dry-run", [] if recipe.get("input") == "text" else [page], "Text of one cell.")
         bodies = [complete(body, options, recipe, unit) for body in next(steps(unit, options))]
-        print(
-            json.dumps(
-                {"request": bodies[0]}, indent=2, ensure_ascii=False, default=lambda image: f"image of {image.size}"
-            )
-        )
+        shown = {"request": bodies[0]}
+        print(json.dumps(shown, indent=2, ensure_ascii=False, default=lambda image: f"image of {image.size}"))
     return 0
 
 
@@ -241,7 +234,7 @@ def main(recipe, engines, request=None, parse=None, steps=None, load=None, predi
         if stop.is_set():
             return report(tally, options, recipe, 1)
         earlier = results.done.failed()
-        published = results.finish(source, run, vars_of(tally))
+        published = results.finish(source, run, card_counts(tally))
         say(published)
         errors = max(tally.errors + earlier, results.done.failed())  # the writer may have refused a page's name
         failed = errors > max(2, options.max_error_rate * (tally.pages + tally.skipped))
@@ -254,6 +247,6 @@ def main(recipe, engines, request=None, parse=None, steps=None, load=None, predi
             results.close()
 
 
-def vars_of(tally):
+def card_counts(tally):
     """The counts that go on the card."""
     return {"pages": tally.pages, "errors": tally.errors, "flags": dict(tally.flags), "seconds": round(tally.seconds)}

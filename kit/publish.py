@@ -157,7 +157,7 @@ def joined_tables(options, recipe, source, index, told):
     from datasets.features.features import require_storage_embed
 
     kept, own = output_columns(options, recipe, source, index.most_pages() > 1)
-    schema = Features({**kept, **own}).arrow_schema
+    schema, keys = Features({**kept, **own}).arrow_schema, row_keys(options, recipe)
     earlier = ["inference_info"] if "inference_info" in (options.columns or source.features) else []
     media = {name for name, feature in kept.items() if require_storage_embed(feature)}
     for start, table in source.tables([*kept, *earlier] or list(source.features)[:1]):
@@ -170,22 +170,21 @@ def joined_tables(options, recipe, source, index, told):
         infos = table["inference_info"].to_pylist() if earlier else [None] * len(table)
         for record, place in zip(records, places, strict=True):
             record["info"] = appended_info(infos[place], record["info"])
+            record["columns"] = json.loads(record["columns"])
+            if "model" in own:
+                record["columns"]["model"] = options.model
             count_record(told, record)
         for name in own:
-            values = [own_value(record, name, options, recipe) for record in records]
+            values = [record[keys[name]] if name in keys else record["columns"].get(name) for record in records]
             columns[name] = typed_array(values, schema.field(name).type)
         yield pa.table([columns[name].cast(schema.field(name).type) for name in schema.names], schema=schema)
 
 
-def own_value(record, name, options, recipe):
-    """The value of one of the run's own columns."""
-    fields = {"ocr_error": "error", "ocr_flags": "flags", "source_row": "row", "image_sha256": "sha256", "page": "page",
-        "ocr_page": "page",
-              options.output_column: "text", options.blocks_column: "blocks", "inference_info": "info"}  # fmt: skip
-    fields |= {key: key for key in recipe.get("row_columns") or ()}
-    if fields.get(name) == "model":
-        return options.model
-    return record[fields[name]] if name in fields else json.loads(record["columns"]).get(name)
+def row_keys(options, recipe):
+    """{published column: key of the result row}; the recipe's own columns stand in the row's `columns`."""
+    keys = {"ocr_error": "error", "ocr_flags": "flags", "source_row": "row", "image_sha256": "sha256", "page": "page"}
+    keys |= {"ocr_page": "page", options.output_column: "text", options.blocks_column: "blocks"}
+    return keys | {"inference_info": "info"} | {key: key for key in recipe.get("row_columns") or () if key != "model"}
 
 
 def typed_array(values, kind):

@@ -15,6 +15,7 @@ from kit.storage import first_line, open_storage, unique_stamp
 
 PART_ROWS, PART_SECONDS = 256, 60.0  # a part, or a batch for a bucket, closes at either: what a kill can lose
 FILE_ROWS, FILE_SECONDS = 64, 5.0  # the same for files in a local folder
+SHARD_DONE = "Shard {}/{} finished; when all are, the same command without --shard finishes the run."
 READERS = 8  # parts read at once: a bucket answers slowly, but many at a time
 FIELDS = {  # the declared schema of a part; `columns` and `info` are JSON
     **dict.fromkeys(("id", "name", "text", "blocks", "error", "finish_reason", "sha256", "columns", "info"), "string"),
@@ -280,7 +281,7 @@ class Parts(Results):
         """
         self.close()
         if self.options.shard:
-            return "Shard {}/{} finished; run the same command without --shard to publish.".format(*self.options.shard)
+            return SHARD_DONE.format(*self.options.shard)
         names = self.storage.list()
         try:
             self.load(names, whole=True)
@@ -343,9 +344,7 @@ class Files(Results):
         """Writes `_run/summary.json`, tidies `_run/`, and returns a sentence that says where the pages are."""
         self.close()
         if self.options.shard:
-            return "Shard {}/{} finished; run the same command without --shard for the rest.".format(
-                *self.options.shard
-            )
+            return SHARD_DONE.format(*self.options.shard)
         names, handled = self.storage.list(), len(self.done) + self._taken
         self.done = Index()
         self.load(names)

@@ -1480,7 +1480,7 @@ def joined_tables(options, recipe, source, index, told):
     from datasets.features.features import require_storage_embed
 
     kept, own = output_columns(options, recipe, source, index.most_pages() > 1)
-    schema = Features({**kept, **own}).arrow_schema
+    schema, keys = Features({**kept, **own}).arrow_schema, row_keys(options, recipe)
     earlier = ["inference_info"] if "inference_info" in (options.columns or source.features) else []
     media = {name for name, feature in kept.items() if require_storage_embed(feature)}
     for start, table in source.tables([*kept, *earlier] or list(source.features)[:1]):
@@ -1493,22 +1493,21 @@ def joined_tables(options, recipe, source, index, told):
         infos = table["inference_info"].to_pylist() if earlier else [None] * len(table)
         for record, place in zip(records, places, strict=True):
             record["info"] = appended_info(infos[place], record["info"])
+            record["columns"] = json.loads(record["columns"])
+            if "model" in own:
+                record["columns"]["model"] = options.model
             count_record(told, record)
         for name in own:
-            values = [own_value(record, name, options, recipe) for record in records]
+            values = [record[keys[name]] if name in keys else record["columns"].get(name) for record in records]
             columns[name] = typed_array(values, schema.field(name).type)
         yield pa.table([columns[name].cast(schema.field(name).type) for name in schema.names], schema=schema)
 
 
-def own_value(record, name, options, recipe):
-    """The value of one of the run's own columns."""
-    fields = {"ocr_error": "error", "ocr_flags": "flags", "source_row": "row", "image_sha256": "sha256", "page": "page",
-        "ocr_page": "page",
-              options.output_column: "text", options.blocks_column: "blocks", "inference_info": "info"}  # fmt: skip
-    fields |= {key: key for key in recipe.get("row_columns") or ()}
-    if fields.get(name) == "model":
-        return options.model
-    return record[fields[name]] if name in fields else json.loads(record["columns"]).get(name)
+def row_keys(options, recipe):
+    """{published column: key of the result row}; the recipe's own columns stand in the row's `columns`."""
+    keys = {"ocr_error": "error", "ocr_flags": "flags", "source_row": "row", "image_sha256": "sha256", "page": "page"}
+    keys |= {"ocr_page": "page", options.output_column: "text", options.blocks_column: "blocks"}
+    return keys | {"inference_info": "info"} | {key: key for key in recipe.get("row_columns") or () if key != "model"}
 
 
 def typed_array(values, kind):
@@ -1624,6 +1623,7 @@ def arrived(api, repo, files, revision):
 
 PART_ROWS, PART_SECONDS = 256, 60.0  # a part, or a batch for a bucket, closes at either: what a kill can lose
 FILE_ROWS, FILE_SECONDS = 64, 5.0  # the same for files in a local folder
+SHARD_DONE = "Shard {}/{} finished; when all are, the same command without --shard finishes the run."
 READERS = 8  # parts read at once: a bucket answers slowly, but many at a time
 FIELDS = {  # the declared schema of a part; `columns` and `info` are JSON
     **dict.fromkeys(("id", "name", "text", "blocks", "error", "finish_reason", "sha256", "columns", "info"), "string"),
@@ -1889,7 +1889,7 @@ class Parts(Results):
         """
         self.close()
         if self.options.shard:
-            return "Shard {}/{} finished; run the same command without --shard to publish.".format(*self.options.shard)
+            return SHARD_DONE.format(*self.options.shard)
         names = self.storage.list()
         try:
             self.load(names, whole=True)
@@ -1952,9 +1952,7 @@ class Files(Results):
         """Writes `_run/summary.json`, tidies `_run/`, and returns a sentence that says where the pages are."""
         self.close()
         if self.options.shard:
-            return "Shard {}/{} finished; run the same command without --shard for the rest.".format(
-                *self.options.shard
-            )
+            return SHARD_DONE.format(*self.options.shard)
         names, handled = self.storage.list(), len(self.done) + self._taken
         self.done = Index()
         self.load(names)
@@ -3132,12 +3130,8 @@ def settle(options, recipe, engines):
 
 def on_mount(path):
     """True if the path lies on a mounted volume rather than on the root file system."""
-    path = os.path.realpath(path)
-    while path != os.path.dirname(path):
-        if os.path.ismount(path):
-            return True
-        path = os.path.dirname(path)
-    return False
+    path = Path(path).resolve()
+    return any(map(os.path.ismount, [path, *path.parents][:-1]))
 
 
 def versions():
@@ -3146,10 +3140,8 @@ def versions():
 
     found = {}
     for name in PACKAGES.split():
-        try:
+        with contextlib.suppress(PackageNotFoundError):
             found[name] = version(name)
-        except PackageNotFoundError:
-            pass
     return found
 
 
@@ -3175,11 +3167,8 @@ def show_settings(options, recipe, steps):
         page = Page(Image.new("RGB", (1240, 1754), "white"), 1240, 1754)
         unit = Unit("dry-run", [] if recipe.get("input") == "text" else [page], "Text of one cell.")
         bodies = [complete(body, options, recipe, unit) for body in next(steps(unit, options))]
-        print(
-            json.dumps(
-                {"request": bodies[0]}, indent=2, ensure_ascii=False, default=lambda image: f"image of {image.size}"
-            )
-        )
+        shown = {"request": bodies[0]}
+        print(json.dumps(shown, indent=2, ensure_ascii=False, default=lambda image: f"image of {image.size}"))
     return 0
 
 
@@ -3224,7 +3213,7 @@ def main(recipe, engines, request=None, parse=None, steps=None, load=None, predi
         if stop.is_set():
             return report(tally, options, recipe, 1)
         earlier = results.done.failed()
-        published = results.finish(source, run, vars_of(tally))
+        published = results.finish(source, run, card_counts(tally))
         say(published)
         errors = max(tally.errors + earlier, results.done.failed())  # the writer may have refused a page's name
         failed = errors > max(2, options.max_error_rate * (tally.pages + tally.skipped))
@@ -3237,7 +3226,7 @@ def main(recipe, engines, request=None, parse=None, steps=None, load=None, predi
             results.close()
 
 
-def vars_of(tally):
+def card_counts(tally):
     """The counts that go on the card."""
     return {"pages": tally.pages, "errors": tally.errors, "flags": dict(tally.flags), "seconds": round(tally.seconds)}
 

@@ -348,5 +348,5 @@ def test_names_stay_inside_the_output_folder(name, tmp_path):
 
 def test_a_shard_does_not_publish():
     results = write(make_options(shard=(0, 4)), [make_row(0)])
-    assert "run the same command without --shard to publish" in results.finish(None, RUN, {})
+    assert "the same command without --shard finishes the run" in results.finish(None, RUN, {})
     assert part_rows()
