@@ -74,14 +74,14 @@ def command_for(server, port):
 
 def start(folder, server):
     """(process, URL of its page)"""
-    process = subprocess.Popen(command_for(server, 0), cwd=folder, text=True, stdout=-1, stderr=subprocess.PIPE)
-    said = []
-    for line in process.stderr:
-        said.append(line)
-        if found := re.search(r"What is being read shows at (http://\S+)", line):
-            threading.Thread(target=process.stderr.read, daemon=True).start()
+    log = folder / "log.txt"
+    with log.open("w") as said:
+        process = subprocess.Popen(command_for(server, 0), cwd=folder, text=True, stdout=subprocess.PIPE, stderr=said)
+    while process.poll() is None:
+        if found := re.search(r"What is being read shows at (http://\S+)", log.read_text()):
             return process, found[1]
-    raise AssertionError(f"the run did not start:\n{''.join(said)[-4000:]}")
+        time.sleep(0.05)
+    raise AssertionError(f"the run did not start:\n{log.read_text()[-4000:]}")
 
 
 def shows(page, text):
@@ -146,7 +146,7 @@ def test_two_people_watch_hostile_pages_being_read(tmp_path, server, browser):
         shows(late, "299 und so weiter")  # who comes late sees all of the page
         long.put("<PAGE>the third")
         shows(late, "page 3 of 3")
-        for done, pieces in enumerate((short, long), 1):  # whose page closes goes over to the other, which is to be last
+        for done, pieces in enumerate((short, long), 1):  # the long one last: a page that ends gives way
             pieces.put(None)
             for page in (one, late):
                 shows(page, f"{done} answers finished")
