@@ -151,7 +151,8 @@ def add_options(parser):
     add("--enable-thinking", nargs=0, action=Thinking, default=False,
         help=f"let the model think first, at temperature {THINKING}: for hard pages, slower")  # fmt: skip
     add("--constrained", action=argparse.BooleanOptionalAction,
-        help="allow only tokens that fit the template or schema (default: where there is one, unless it thinks first)")  # fmt: skip
+        help="allow only tokens that fit the template or schema (default: where there is one, "
+        "unless it thinks first)")  # fmt: skip
 
 
 def from_template(source):
