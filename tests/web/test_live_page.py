@@ -17,7 +17,7 @@ from tests.unit.recipe_file import OCR
 from tests.unit.test_serve import ManyAtOnce, StandIn, completion
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-PATIENCE = 60_000  # milliseconds; nothing is expected to take seconds, but machines are busy
+PATIENCE = 180_000  # milliseconds; nothing is expected to take seconds, but machines are busy
 HOSTILE = "<img src=x onerror=document.title='hacked'>"
 
 pytestmark = pytest.mark.skipif(not CHROMIUM, reason="no chromium is installed (Debian: apt install chromium)")
@@ -85,7 +85,7 @@ def start(folder, server):
 
 
 def shows(page, text):
-    page.wait_for_function("text => document.body.innerText.includes(text)", arg=text, timeout=PATIENCE)
+    page.wait_for_function("text => document.body.innerText.includes(text)", arg=text, timeout=PATIENCE, polling=250)
 
 
 def watching(browser, url, said):
