@@ -629,7 +629,7 @@ FIELDS = {
     "licence": str,
     "languages": dict,
     "support": ("supported", "experimental", "broken"),
-    "engine_tested": dict | None,
+    "engine_tested": list | None,
     "sources": list,
     "notes": str | None,
 }

@@ -459,8 +459,8 @@ def status_table(entries):
     """The table of CLAUDE.md: how each recipe runs and what was tested."""
 
     def tested(entry):
-        found = entry.get("engine_tested")
-        return f"{found['version']} on {found['device']}" if found else "no"
+        found = entry.get("engine_tested") or []
+        return ", ".join(f"{one['version']} on {one['device']}" for one in found) or "no"
 
     rows = [
         [f"`{e['name']}`", e["backend"], e["engine_default"], e["vllm"] or "", f"`{e['image']}`" if e["image"] else ""]
