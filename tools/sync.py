@@ -432,6 +432,9 @@ def link_of(model):
     return f"[{model}](https://huggingface.co/{model})" if "/" in model else model
 
 
+OUTPUTS = {"blocks": "Markdown, boxes", "markdown": "Markdown", "json": "JSON"}
+
+
 def recipes_table(entries):
     """The tables of README.md: recipes that give pages, then those that give JSON."""
     parts = []
@@ -441,7 +444,7 @@ def recipes_table(entries):
                 f"[`{e['name']}`](ocr/{e['name']}.py)",
                 link_of(e["model"]),
                 e["params"] or "not stated",
-                {"blocks": "Markdown, boxes"}.get(e["output"], e["output"]).replace("markdown", "Markdown"),
+                "boxes" if e["languages"]["evidence"] == "not-applicable" else OUTPUTS[e["output"]],
                 e["licence"] + (f" ({e['licence_note']})" if e.get("licence_note") else ""),
                 "any CPU" if (e["flavor"] or "cpu").startswith("cpu") else f"GPU, `{e['flavor']}`",
                 e["support"],
