@@ -30,7 +30,7 @@ A CLI that reads no [tool.hf-jobs] needs: --image vllm/vllm-openai:v0.29.0 --pyt
 Hardware: one GPU with 24 GB.
 Output: `markdown`. The model's own marks stay: <img>, <watermark>, <page_number>, <signature>. No boxes.
 English. Pages with huge tables can run to the token limit: see `ocr_flags`. Its successor is nanonets-ocr2.
-Licence: not stated (none was found).
+Licence: not stated (none was found); its base, Qwen2.5-VL-3B, has the Qwen Research License: no commercial use.
 Sources: https://huggingface.co/nanonets/Nanonets-OCR-s , https://github.com/NanoNets/docext
 """
 

@@ -31,7 +31,7 @@ On your own GPU start the server that the image holds, then use it:
 Hardware: one GPU with 24 GB.
 Output: `markdown`. The model's own marks stay: <img>, <watermark>, <page_number>, <signature>, mermaid for flowcharts.
 No boxes.
-Licence: not stated (the card gives none).
+Licence: not stated (the card gives none); its base, Qwen2.5-VL-3B, has the Qwen Research License: no commercial use.
 Source: https://huggingface.co/nanonets/Nanonets-OCR2-3B
 """
 
