@@ -749,11 +749,21 @@ def spent(state):
     return sum(run["cost_usd"] + run.get("attempt_cost_usd", 0.0) for run in state["runs"].values())
 
 
-def run_jobs(api, state, options, price, save):
-    """Submits and watches until no job is left. Raises Stop(1) where the budget is used up."""
+def run_jobs(api, state, options, price, save, interrupted):
+    """Submits and watches until no job is left. Raises Stop(1) where the budget is used up.
+
+    Raises KeyboardInterrupt once `interrupted` is set, between two requests: one that a signal breaks off can leave
+    the connections to the Hub locked.
+    """
     runs = state["runs"]
+
+    def check_interrupt():
+        if interrupted.is_set():
+            raise KeyboardInterrupt
+
     while True:
         for config, run in runs.items():
+            check_interrupt()
             if run["status"] == "running":
                 look_at_job(api, config, run, options, price, save)
         if options.budget_usd is not None and spent(state) >= options.budget_usd:
@@ -765,10 +775,11 @@ def run_jobs(api, state, options, price, save):
         free = (options.max_concurrent or len(runs)) - sum(run["status"] == "running" for run in runs.values())
         waiting = [config for config, run in runs.items() if run["status"] in ("planned", "submitting")]
         for config in waiting[: max(0, free)]:
+            check_interrupt()
             start_job(api, config, runs[config], state, options, save)
         if not options.wait or all(run["status"] not in WAITING for run in runs.values()):
             return
-        time.sleep(options.poll)
+        interrupted.wait(options.poll)
 
 
 def cancel_jobs(api, state, options, save, cause):
@@ -986,10 +997,6 @@ def resume_line(path):
     return f"Go on with the same command, or: uv run ocr-bench-run.py --resume --state {shlex.quote(str(path))}"
 
 
-def raise_interrupt(*_):
-    raise KeyboardInterrupt
-
-
 def bench(options):
     """Plans, runs and checks; returns the exit code."""
     from huggingface_hub import HfApi
@@ -1020,12 +1027,21 @@ def bench(options):
         if retriable(run) or (local and run["status"] == "running"):  # here nothing runs on without this process
             run["status"] = "planned"
     save()
-    signal.signal(signal.SIGTERM, raise_interrupt)
+    interrupted = threading.Event()
+
+    def interrupt(*_):
+        if local or interrupted.is_set():
+            raise KeyboardInterrupt
+        interrupted.set()
+        say("Stopping when the Hub has answered; a second signal does not wait.")
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, interrupt)
     try:
         if local:
             run_here(state, options, save)
         else:
-            run_jobs(api, state, options, price, save)
+            run_jobs(api, state, options, price, save, interrupted)
     except KeyboardInterrupt:
         if local:
             for run in runs.values():
@@ -1036,6 +1052,8 @@ def bench(options):
             say("The jobs go on without this; --cancel-on-exit would have canceled them.")
         save()
         return summarise(state, path)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.default_int_handler)
     if not options.wait:
         say(f"Submitted. To wait for them and check what comes out: {resume_line(path)}")
         jobs = {config: run["job_id"] for config, run in runs.items()}

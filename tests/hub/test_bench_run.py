@@ -201,7 +201,7 @@ def test_an_interrupt_leaves_the_jobs_running_and_says_how_to_go_on(idle):
         if "one: RUNNING" in line:
             break
     process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=180)
     assert process.returncode == 1 and "--resume" in err and not requests_of(idle, "/cancel$"), err
     assert json.loads(out.splitlines()[-1])["models"]["one"]["status"] == "running"
     idle.clear_faults()
@@ -220,7 +220,7 @@ def test_an_interrupt_may_cancel_the_jobs_and_the_same_command_starts_them_again
         if "two: RUNNING" in line:
             break
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=180)
     assert process.returncode == 1 and "canceled" in err, err
     runs, canceled = json.loads(out.splitlines()[-1])["models"], requests_of(idle, "^POST .*/cancel$")
     assert {(run["status"], run["cause"]) for run in runs.values()} == {("stopped", "stopped")}
@@ -246,7 +246,7 @@ def test_a_job_that_was_being_submitted_is_canceled_too(idle):
             break
         time.sleep(0.1)
     process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=180)
     assert process.returncode == 1 and len(requests_of(idle, "^POST .*/cancel$")) == 1, err
     assert json.loads(out.splitlines()[-1])["models"]["one"]["status"] == "stopped"
 
