@@ -5,12 +5,12 @@ import threading
 from collections import deque
 from multiprocessing.connection import wait
 
+from kit.processes import end_children_with_this_process
 from kit.run import EngineDied
 from kit.seam import Answer, PageError, Stop
 from kit.vllm import (
     PROMPT_KEYS,
     chat_arguments,
-    end_children_with_this_process,
     engine_args,
     messages_with,
     sampling_params,

@@ -14,16 +14,15 @@ import tempfile
 import threading
 from typing import NamedTuple
 
+from kit.processes import end_children_with_this_process, server_environment
 from kit.run import EngineDied
 from kit.seam import Answer, PageError, Stop, say
 from kit.vllm import (
     chat_arguments,
     cli_args,
-    end_children_with_this_process,
     engine_args,
     engine_count,
     messages_with,
-    server_environment,
     set_environment,
     window_size,
 )

@@ -5,20 +5,12 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from kit.gpus import gpus, needed_gpus, on_jobs, this_command
 from kit.pages_apart import talk_apart
+from kit.processes import server_environment
 from kit.seam import Stop, say
 from kit.serve import serve
-from kit.vllm import (
-    check_lengths,
-    check_room,
-    gpus,
-    model_config,
-    needed_gpus,
-    on_jobs,
-    server_environment,
-    this_command,
-    weight_bytes,
-)
+from kit.vllm import check_lengths, check_room, model_config, weight_bytes
 
 BUDGET_SECONDS = 3600  # for one window with all its retries; the client's 300 end before the answer does
 

@@ -2,8 +2,9 @@
 
 import shutil
 
+from kit.gpus import needed_gpus
 from kit.seam import Stop
-from kit.vllm import check_lengths, check_room, engine_args, model_config, needed_gpus, weight_bytes
+from kit.vllm import check_lengths, check_room, engine_args, model_config, weight_bytes
 
 
 def preflight_vendor(options, recipe):
@@ -15,9 +16,3 @@ def preflight_vendor(options, recipe):
         raise Stop("The server is installed with uv, which is not on PATH here. Type: pip install uv")
     check_lengths(options, recipe, model_config(options))
     check_room(engine_args(options, recipe), cards, *weight_bytes(options))
-
-
-def in_own_environment(python, packages, *command):
-    """The words that run a command where only these packages are, for a version of Python; uv keeps what it fetched."""
-    chosen = [word for package in packages for word in ("--with", package)]
-    return ["uv", "run", "--isolated", "--no-project", "--python", python, *chosen, *command]

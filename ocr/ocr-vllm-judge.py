@@ -1599,6 +1599,48 @@ def contestant_names(runs):
 
 # <<< kit/bench_outputs.py
 
+# >>> kit/gpus.py
+# The GPUs of this machine, and where to get one.
+
+
+def gpus():
+    """(free, total) bytes of each visible NVIDIA GPU; no CUDA context is made, so vLLM can still fork."""
+    query = ["nvidia-smi", "--query-gpu=memory.free,memory.total", "--format=csv,noheader,nounits"]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    try:
+        lines = subprocess.run(
+            query + ([f"--id={visible}"] if visible else []), capture_output=True, text=True, check=True, timeout=60
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return []
+    numbers = [re.findall(r"\d+", line) for line in ([] if visible == "" else lines.splitlines())]
+    return [(int(pair[0]) << 20, int(pair[1]) << 20) for pair in numbers if len(pair) == 2]
+
+
+def needed_gpus(who, instead="On a CPU there are pp-ocrv6.py and tesseract-ocr.py."):
+    """`gpus()`, for what does not run without one: raises Stop where there is none, unless OCR_ALLOW_CPU=1."""
+    cards = gpus()
+    if not cards and os.environ.get("OCR_ALLOW_CPU") != "1":
+        raise Stop(
+            f"{who} needs an NVIDIA GPU, and nvidia-smi shows none here. Use a managed one:\n{on_jobs()}\n"
+            f"or set OCR_ALLOW_CPU=1 to try without. {instead}"
+        )
+    return cards
+
+
+def this_command():
+    return " ".join(map(shlex.quote, sys.argv))
+
+
+def on_jobs():
+    """How to run this command on a managed GPU, which sees no local files."""
+    local = any(os.path.exists(word) for word in sys.argv[1:])
+    hint = "\n  (with INPUT and OUTPUT on the Hub: a dataset ns/name, or hf://buckets/ns/name/folder)" if local else ""
+    return f"  hf jobs uv run {this_command()}{hint}"
+
+
+# <<< kit/gpus.py
+
 # >>> kit/votes.py
 # Votes on pairs of outputs: one record for every judge and order, kept append-only, counted by strict rules.
 
@@ -3460,6 +3502,54 @@ def judged(work):
 
 # <<< kit/judging.py
 
+# >>> kit/processes.py
+# Processes beside this one: in an environment of their own, and gone when this one is.
+
+
+def server_environment(recipe):
+    """The environment for the model's interpreter: without this one's packages where it is another interpreter."""
+    hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV") if recipe.get("server_python") else ()
+    return {key: value for key, value in os.environ.items() if key not in hidden}
+
+
+def in_own_environment(python, packages, *command):
+    """The words that run a command where only these packages are, for a version of Python; uv keeps what it fetched."""
+    chosen = [word for package in packages for word in ("--with", package)]
+    return ["uv", "run", "--isolated", "--no-project", "--python", python, *chosen, *command]
+
+
+# vLLM's processes do not notice the death of the one that started them: they would wait, and hold the GPU, for ever.
+REAPER = """
+import os, signal, sys, time
+parent, below = int(sys.argv[1]), set()
+while os.getppid() == parent:
+    parents = {}
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        try:
+            parents[int(name)] = int(open(f"/proc/{name}/stat").read().rpartition(")")[2].split()[1])
+        except OSError:
+            pass
+    family = {parent}
+    while more := {child for child in parents if parents[child] in family} - family:
+        family |= more
+    below = family - {parent, os.getpid()}
+    time.sleep(1)
+for child in below:
+    try:
+        os.kill(child, signal.SIGKILL)
+    except OSError:
+        pass
+"""
+
+
+def end_children_with_this_process():
+    """Starts a watcher that kills this process's descendants once it is gone, however it went."""
+    command = [sys.executable, "-c", REAPER, str(os.getpid())]
+    subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+
+
+# <<< kit/processes.py
+
 # >>> kit/workers.py
 # Crash-isolated worker processes: work in parallel, results in completion order, a dead worker costs one batch.
 
@@ -3961,36 +4051,6 @@ def set_environment(recipe):
         os.environ.setdefault(key, value)
 
 
-# vLLM's processes do not notice the death of the one that started them: they would wait, and hold the GPU, for ever.
-REAPER = """
-import os, signal, sys, time
-parent, below = int(sys.argv[1]), set()
-while os.getppid() == parent:
-    parents = {}
-    for name in filter(str.isdecimal, os.listdir("/proc")):
-        try:
-            parents[int(name)] = int(open(f"/proc/{name}/stat").read().rpartition(")")[2].split()[1])
-        except OSError:
-            pass
-    family = {parent}
-    while more := {child for child in parents if parents[child] in family} - family:
-        family |= more
-    below = family - {parent, os.getpid()}
-    time.sleep(1)
-for child in below:
-    try:
-        os.kill(child, signal.SIGKILL)
-    except OSError:
-        pass
-"""
-
-
-def end_children_with_this_process():
-    """Starts a watcher that kills this process's descendants once it is gone, however it went."""
-    command = [sys.executable, "-c", REAPER, str(os.getpid())]
-    subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
-
-
 def engine_args(options, recipe):
     """Keyword arguments of `vllm.LLM`, which are also the flags of `vllm serve` (see `cli_args`)."""
     args = {
@@ -4103,17 +4163,6 @@ def preflight_vllm(options, recipe):
         say(f"{len(cards)} GPUs: engine serve keeps {engines} copies of the model busy; --engine offline is for one.")
 
 
-def this_command():
-    return " ".join(map(shlex.quote, sys.argv))
-
-
-def on_jobs():
-    """How to run this command on a managed GPU, which sees no local files."""
-    local = any(os.path.exists(word) for word in sys.argv[1:])
-    hint = "\n  (with INPUT and OUTPUT on the Hub: a dataset ns/name, or hf://buckets/ns/name/folder)" if local else ""
-    return f"  hf jobs uv run {this_command()}{hint}"
-
-
 def check_version(recipe):
     """The folder of the vLLM package that will run. Raises Stop if there is none or the recipe does not fit it."""
     from packaging.version import Version
@@ -4157,37 +4206,6 @@ def check_version(recipe):
             + f". {remedy}"
         )
     return Path(package)
-
-
-def server_environment(recipe):
-    """The environment for the model's interpreter: without this one's packages where it is another interpreter."""
-    hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV") if recipe.get("server_python") else ()
-    return {key: value for key, value in os.environ.items() if key not in hidden}
-
-
-def gpus():
-    """(free, total) bytes of each visible NVIDIA GPU; no CUDA context is made, so vLLM can still fork."""
-    query = ["nvidia-smi", "--query-gpu=memory.free,memory.total", "--format=csv,noheader,nounits"]
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    try:
-        lines = subprocess.run(
-            query + ([f"--id={visible}"] if visible else []), capture_output=True, text=True, check=True, timeout=60
-        ).stdout
-    except (OSError, subprocess.SubprocessError):
-        return []
-    numbers = [re.findall(r"\d+", line) for line in ([] if visible == "" else lines.splitlines())]
-    return [(int(pair[0]) << 20, int(pair[1]) << 20) for pair in numbers if len(pair) == 2]
-
-
-def needed_gpus(who, instead="On a CPU there are pp-ocrv6.py and tesseract-ocr.py."):
-    """`gpus()`, for what does not run without one: raises Stop where there is none, unless OCR_ALLOW_CPU=1."""
-    cards = gpus()
-    if not cards and os.environ.get("OCR_ALLOW_CPU") != "1":
-        raise Stop(
-            f"{who} needs an NVIDIA GPU, and nvidia-smi shows none here. Use a managed one:\n{on_jobs()}\n"
-            f"or set OCR_ALLOW_CPU=1 to try without. {instead}"
-        )
-    return cards
 
 
 def engine_count(options, recipe):

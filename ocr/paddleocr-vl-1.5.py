@@ -59,6 +59,7 @@ import secrets
 import shlex
 import signal
 import sqlite3
+import subprocess
 import tempfile
 import threading
 import time
@@ -114,15 +115,7 @@ def add_options(parser):
 
 
 def check(options):
-    if shutil.which("nvidia-smi"):
-        return None
-    if os.environ.get("OCR_ALLOW_CPU") != "1":
-        raise Stop(
-            "paddleocr-vl-1.5 needs an NVIDIA GPU, and nvidia-smi shows none here. Use a managed one:\n"
-            f"  hf jobs uv run {' '.join(sys.argv)}\nor set OCR_ALLOW_CPU=1 to try without. "
-            "On a CPU: pp-ocrv6.py and tesseract-ocr.py."
-        )
-    return {"device": "cpu", "worker_memory": 6_000_000_000}
+    return None if needed_gpus("paddleocr-vl-1.5") else {"device": "cpu", "worker_memory": 6_000_000_000}
 
 
 def load(options):
@@ -3332,6 +3325,48 @@ def card_counts(tally):
 
 
 # <<< kit/cli.py
+
+# >>> kit/gpus.py
+# The GPUs of this machine, and where to get one.
+
+
+def gpus():
+    """(free, total) bytes of each visible NVIDIA GPU; no CUDA context is made, so vLLM can still fork."""
+    query = ["nvidia-smi", "--query-gpu=memory.free,memory.total", "--format=csv,noheader,nounits"]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    try:
+        lines = subprocess.run(
+            query + ([f"--id={visible}"] if visible else []), capture_output=True, text=True, check=True, timeout=60
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return []
+    numbers = [re.findall(r"\d+", line) for line in ([] if visible == "" else lines.splitlines())]
+    return [(int(pair[0]) << 20, int(pair[1]) << 20) for pair in numbers if len(pair) == 2]
+
+
+def needed_gpus(who, instead="On a CPU there are pp-ocrv6.py and tesseract-ocr.py."):
+    """`gpus()`, for what does not run without one: raises Stop where there is none, unless OCR_ALLOW_CPU=1."""
+    cards = gpus()
+    if not cards and os.environ.get("OCR_ALLOW_CPU") != "1":
+        raise Stop(
+            f"{who} needs an NVIDIA GPU, and nvidia-smi shows none here. Use a managed one:\n{on_jobs()}\n"
+            f"or set OCR_ALLOW_CPU=1 to try without. {instead}"
+        )
+    return cards
+
+
+def this_command():
+    return " ".join(map(shlex.quote, sys.argv))
+
+
+def on_jobs():
+    """How to run this command on a managed GPU, which sees no local files."""
+    local = any(os.path.exists(word) for word in sys.argv[1:])
+    hint = "\n  (with INPUT and OUTPUT on the Hub: a dataset ns/name, or hf://buckets/ns/name/folder)" if local else ""
+    return f"  hf jobs uv run {this_command()}{hint}"
+
+
+# <<< kit/gpus.py
 
 # >>> kit/local.py
 # Engine `local`: `load` and `predict` in worker processes, for models that are not served.

@@ -3300,6 +3300,48 @@ def card_counts(tally):
 
 # <<< kit/cli.py
 
+# >>> kit/gpus.py
+# The GPUs of this machine, and where to get one.
+
+
+def gpus():
+    """(free, total) bytes of each visible NVIDIA GPU; no CUDA context is made, so vLLM can still fork."""
+    query = ["nvidia-smi", "--query-gpu=memory.free,memory.total", "--format=csv,noheader,nounits"]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    try:
+        lines = subprocess.run(
+            query + ([f"--id={visible}"] if visible else []), capture_output=True, text=True, check=True, timeout=60
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return []
+    numbers = [re.findall(r"\d+", line) for line in ([] if visible == "" else lines.splitlines())]
+    return [(int(pair[0]) << 20, int(pair[1]) << 20) for pair in numbers if len(pair) == 2]
+
+
+def needed_gpus(who, instead="On a CPU there are pp-ocrv6.py and tesseract-ocr.py."):
+    """`gpus()`, for what does not run without one: raises Stop where there is none, unless OCR_ALLOW_CPU=1."""
+    cards = gpus()
+    if not cards and os.environ.get("OCR_ALLOW_CPU") != "1":
+        raise Stop(
+            f"{who} needs an NVIDIA GPU, and nvidia-smi shows none here. Use a managed one:\n{on_jobs()}\n"
+            f"or set OCR_ALLOW_CPU=1 to try without. {instead}"
+        )
+    return cards
+
+
+def this_command():
+    return " ".join(map(shlex.quote, sys.argv))
+
+
+def on_jobs():
+    """How to run this command on a managed GPU, which sees no local files."""
+    local = any(os.path.exists(word) for word in sys.argv[1:])
+    hint = "\n  (with INPUT and OUTPUT on the Hub: a dataset ns/name, or hf://buckets/ns/name/folder)" if local else ""
+    return f"  hf jobs uv run {this_command()}{hint}"
+
+
+# <<< kit/gpus.py
+
 # >>> kit/otsl.py
 # OTSL, the table language of PaddleOCR-VL, MinerU2.5, TeleOCR and the Docling models, as HTML.
 
@@ -3620,27 +3662,20 @@ def misfit(value, schema):
 
 # <<< kit/schema.py
 
-# >>> kit/vllm.py
-# What both vLLM engines share: engine arguments, sampling, the window, and the checks before anything is paid.
+# >>> kit/processes.py
+# Processes beside this one: in an environment of their own, and gone when this one is.
 
 
-GIB = 1 << 30
-# Host bytes that a prepared page holds while it is in flight: measured 44 MB at 1,540 px (1.7 MP), 268 MB at 11 MP.
-BYTES_PER_PIXEL = 27
-UNBOUNDED_PIXELS = 12_845_056  # a recipe without image bounds: the largest cap among the processors of its models
+def server_environment(recipe):
+    """The environment for the model's interpreter: without this one's packages where it is another interpreter."""
+    hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV") if recipe.get("server_python") else ()
+    return {key: value for key, value in os.environ.items() if key not in hidden}
 
 
-def set_environment(recipe):
-    """Sets what vLLM reads when it is imported; values that are set already win. `recipe["environment"]` adds more."""
-    defaults = {
-        "VLLM_USE_FLASHINFER_SAMPLER": "0",  # compiled with nvcc at start-up, which most images do not have
-        "VLLM_LOGGING_STREAM": "ext://sys.stderr",  # stdout is for the one JSON line
-        "VLLM_LOGGING_LEVEL": "WARNING",
-        "OMP_NUM_THREADS": "4",  # image preparation: more threads than that take turns, fewer are slower
-        "TOKENIZERS_PARALLELISM": "false",
-    }
-    for key, value in (defaults | recipe.get("environment", {})).items():
-        os.environ.setdefault(key, value)
+def in_own_environment(python, packages, *command):
+    """The words that run a command where only these packages are, for a version of Python; uv keeps what it fetched."""
+    chosen = [word for package in packages for word in ("--with", package)]
+    return ["uv", "run", "--isolated", "--no-project", "--python", python, *chosen, *command]
 
 
 # vLLM's processes do not notice the death of the one that started them: they would wait, and hold the GPU, for ever.
@@ -3671,6 +3706,31 @@ def end_children_with_this_process():
     """Starts a watcher that kills this process's descendants once it is gone, however it went."""
     command = [sys.executable, "-c", REAPER, str(os.getpid())]
     subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+
+
+# <<< kit/processes.py
+
+# >>> kit/vllm.py
+# What both vLLM engines share: engine arguments, sampling, the window, and the checks before anything is paid.
+
+
+GIB = 1 << 30
+# Host bytes that a prepared page holds while it is in flight: measured 44 MB at 1,540 px (1.7 MP), 268 MB at 11 MP.
+BYTES_PER_PIXEL = 27
+UNBOUNDED_PIXELS = 12_845_056  # a recipe without image bounds: the largest cap among the processors of its models
+
+
+def set_environment(recipe):
+    """Sets what vLLM reads when it is imported; values that are set already win. `recipe["environment"]` adds more."""
+    defaults = {
+        "VLLM_USE_FLASHINFER_SAMPLER": "0",  # compiled with nvcc at start-up, which most images do not have
+        "VLLM_LOGGING_STREAM": "ext://sys.stderr",  # stdout is for the one JSON line
+        "VLLM_LOGGING_LEVEL": "WARNING",
+        "OMP_NUM_THREADS": "4",  # image preparation: more threads than that take turns, fewer are slower
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    for key, value in (defaults | recipe.get("environment", {})).items():
+        os.environ.setdefault(key, value)
 
 
 def engine_args(options, recipe):
@@ -3785,17 +3845,6 @@ def preflight_vllm(options, recipe):
         say(f"{len(cards)} GPUs: engine serve keeps {engines} copies of the model busy; --engine offline is for one.")
 
 
-def this_command():
-    return " ".join(map(shlex.quote, sys.argv))
-
-
-def on_jobs():
-    """How to run this command on a managed GPU, which sees no local files."""
-    local = any(os.path.exists(word) for word in sys.argv[1:])
-    hint = "\n  (with INPUT and OUTPUT on the Hub: a dataset ns/name, or hf://buckets/ns/name/folder)" if local else ""
-    return f"  hf jobs uv run {this_command()}{hint}"
-
-
 def check_version(recipe):
     """The folder of the vLLM package that will run. Raises Stop if there is none or the recipe does not fit it."""
     from packaging.version import Version
@@ -3839,37 +3888,6 @@ def check_version(recipe):
             + f". {remedy}"
         )
     return Path(package)
-
-
-def server_environment(recipe):
-    """The environment for the model's interpreter: without this one's packages where it is another interpreter."""
-    hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV") if recipe.get("server_python") else ()
-    return {key: value for key, value in os.environ.items() if key not in hidden}
-
-
-def gpus():
-    """(free, total) bytes of each visible NVIDIA GPU; no CUDA context is made, so vLLM can still fork."""
-    query = ["nvidia-smi", "--query-gpu=memory.free,memory.total", "--format=csv,noheader,nounits"]
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    try:
-        lines = subprocess.run(
-            query + ([f"--id={visible}"] if visible else []), capture_output=True, text=True, check=True, timeout=60
-        ).stdout
-    except (OSError, subprocess.SubprocessError):
-        return []
-    numbers = [re.findall(r"\d+", line) for line in ([] if visible == "" else lines.splitlines())]
-    return [(int(pair[0]) << 20, int(pair[1]) << 20) for pair in numbers if len(pair) == 2]
-
-
-def needed_gpus(who, instead="On a CPU there are pp-ocrv6.py and tesseract-ocr.py."):
-    """`gpus()`, for what does not run without one: raises Stop where there is none, unless OCR_ALLOW_CPU=1."""
-    cards = gpus()
-    if not cards and os.environ.get("OCR_ALLOW_CPU") != "1":
-        raise Stop(
-            f"{who} needs an NVIDIA GPU, and nvidia-smi shows none here. Use a managed one:\n{on_jobs()}\n"
-            f"or set OCR_ALLOW_CPU=1 to try without. {instead}"
-        )
-    return cards
 
 
 def engine_count(options, recipe):

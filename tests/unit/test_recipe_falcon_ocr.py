@@ -43,16 +43,15 @@ class Engine:
 def package(monkeypatch):
     """The modules that the recipe imports, with the calls that it makes of them in `calls`."""
     calls = []
-    names = ("falcon_perception", "falcon_perception.data", "falcon_perception.paged_ocr_inference", "torch")
-    top, data, paged, torch = modules = [types.ModuleType(name) for name in names]
+    names = ("falcon_perception", "falcon_perception.data", "falcon_perception.paged_ocr_inference")
+    top, data, paged = modules = [types.ModuleType(name) for name in names]
     for name, module in zip(names, modules, strict=True):
         monkeypatch.setitem(sys.modules, name, module)
     top.setup_torch_config = lambda: calls.append("setup")
     top.load_and_prepare_model = lambda **how: print("Model ready") or calls.append(how) or ("model", "words", "args")
     top.paged_ocr_inference, data.ImageProcessor = paged, lambda **how: how
     paged.OCRInferenceEngine, paged.LAYOUT_TO_OCR_CATEGORY = Engine, {"text": "text", "image": None}
-    torch.cuda = types.SimpleNamespace(is_available=lambda: True)
-    return types.SimpleNamespace(calls=calls, paged=paged, torch=torch)
+    return types.SimpleNamespace(calls=calls, paged=paged)
 
 
 def options_of(*words, recipe=falcon):
@@ -166,15 +165,16 @@ def test_layout_asks_once_for_the_batch(package):
         (["--max-tokens", 5000], "--max-tokens 4240"),
     ],
 )
-def test_limits(package, words, says):
+def test_limits(words, says):
     with pytest.raises(falcon.Stop, match=says):
         falcon.check(options_of(*words))
     assert falcon.RECIPE["max_tokens"] + falcon.RECIPE["image_tokens"] + 32 <= falcon.RECIPE["max_model_len"]
 
 
-def test_a_gpu_is_needed(package, monkeypatch):
+def test_a_gpu_is_needed(monkeypatch):
+    monkeypatch.setattr(falcon, "gpus", lambda: [(70 << 30, 80 << 30)])
     assert falcon.check(options_of()) == {"batch": 32} and falcon.check(options_of("--batch-size", 8)) == {"batch": 8}
-    package.torch.cuda.is_available = lambda: False
+    monkeypatch.setattr(falcon, "gpus", list)
     with pytest.raises(falcon.Stop, match="hf jobs uv run"):
         falcon.check(options_of())
     monkeypatch.setenv("OCR_ALLOW_CPU", "1")

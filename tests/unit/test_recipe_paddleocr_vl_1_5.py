@@ -75,13 +75,13 @@ def test_truncated_is_said():
 
 
 def test_needs_a_gpu_or_patience(monkeypatch):
-    monkeypatch.setattr(paddle.shutil, "which", lambda name: None)
+    monkeypatch.setattr(paddle, "gpus", list)
     monkeypatch.delenv("OCR_ALLOW_CPU", raising=False)
     with pytest.raises(paddle.Stop, match="OCR_ALLOW_CPU=1"):
         paddle.check(options())
     monkeypatch.setenv("OCR_ALLOW_CPU", "1")
     assert paddle.check(options())["device"] == "cpu"
-    monkeypatch.setattr(paddle.shutil, "which", lambda name: name)
+    monkeypatch.setattr(paddle, "gpus", lambda: [(1, 2)])
     assert paddle.check(options()) is None
 
 

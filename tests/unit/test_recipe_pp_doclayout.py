@@ -84,11 +84,11 @@ def test_overlap():
 
 
 def test_devices(monkeypatch):
-    monkeypatch.setattr(layout.shutil, "which", lambda name: None)
+    monkeypatch.setattr(layout, "gpus", list)
     chosen = options()
     assert layout.check(chosen) == {} and chosen.device == "cpu"
     with pytest.raises(layout.Stop, match="--device cpu"):
         layout.check(options("--device", "gpu"))
-    monkeypatch.setattr(layout.shutil, "which", lambda name: name)
+    monkeypatch.setattr(layout, "gpus", lambda: [(1, 2)])
     assert layout.check(options("--batch-size", 4)) == {"device": "cuda", "batch": 4}
     assert options("--model-name", "PaddlePaddle/x").model == "PaddlePaddle/x"
