@@ -463,7 +463,8 @@ def status_table(entries):
 
     def tested(entry):
         found = entry.get("engine_tested") or []
-        return ", ".join(f"{one['version']} on {one['device']}" for one in found) or "no"
+        words = (f"{one['version']} on {one['device']}" + ", its weights" * one.get("weights", False) for one in found)
+        return "; ".join(words) or "no"
 
     rows = [
         [f"`{e['name']}`", e["backend"], e["engine_default"], e["vllm"] or "", f"`{e['image']}`" if e["image"] else ""]
