@@ -100,6 +100,8 @@ RECIPE = {
     # card's vLLM example; the client leaves top_p at 1.0, the README's tip is 0.1 and no greedy decoding
     "sampling": {"temperature": 0.2, "top_p": 0.9},
     "chat": {"content_format": "openai", "template_kwargs": {"enable_thinking": False}},  # client
+    # The other kernel, which vLLM takes on Hopper and Blackwell, is compiled with nvcc at start-up: few machines have it.
+    "engine_args": {"gdn_prefill_backend": "triton"},
     # client's page size, models.py; the processor itself would take 16.7 megapixels
     "image": {"max_side": 2048},
     "body_format": "png",  # client
