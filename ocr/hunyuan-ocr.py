@@ -9,9 +9,9 @@
 # ]
 #
 # [tool.hf-jobs]
-# # The tag that reads HunyuanOCR-1.5, whose class is this model's; later ones have no class of their own for it, and
-# # v0.28 and v0.29 fail on its four position channels. Loosen to v0.32.0 or later, whose source copes with four, once
-# # pages were read on it. vllm, torch and transformers come from the image.
+# # The tag that reads HunyuanOCR-1.5, whose class is this model's. Later ones have no class of their own for it: v0.28
+# # and v0.29 fail on its four position channels, v0.32 and v0.33 mix up pages. Loosen to a later tag once it reads many
+# # pages at a time as it reads them one by one. vllm, torch and transformers come from the image.
 # image = "vllm/vllm-openai:v0.24.0"
 # flavor = "a10g-small"
 # python = "/usr/bin/python3"
@@ -104,8 +104,8 @@ RECIPE = {
         "min": "0.23.0",  # the first with the calls that engine offline makes; vLLM has the model since 0.11
         "below": "0.28.0",
         "tested": "0.24.0",
-        "reason": "0.28 and 0.29 fail on it with `Expected 4 multimodal RoPE channels`; 0.32 should not, but no page "
-        "was read there",
+        "reason": "0.28 and 0.29 fail on it with `Expected 4 multimodal RoPE channels`, and 0.32 mixes up the pages that "
+        "are encoded together",  # seen on a CPU; 0.32 and 0.33 split the encoder's output by patches, not by tokens
     },
     "context": 32768,  # vLLM
     "max_model_len": 32768,  # the context; earlier scripts gave 16384 to image and answer together

@@ -39,6 +39,8 @@ ALL = bool(os.environ.get("OCR_ENGINE_ALL"))
 RECIPES = {name: made for made, names in ARCHITECTURES.items() for name in names if ALL or name == "glm-ocr"}
 # Words of the command line beside the common ones.
 WORDS = dict.fromkeys(("surya-ocr", "surya-ocr-bucket"), ["--task", "table"])  # one request for a page
+# vLLM 0.32, which the recipes refuse, gives pages that are encoded together each other's image.
+WORDS |= dict.fromkeys(("hunyuan-ocr", "hunyuan-ocr-1.5"), ["--window", "1"])
 
 SIZES = [(280 + 28 * n, 336 + 56 * n) for n in range(6)]
 # (pixels along one side of a token, fewest pixels of an image, most): of the tiny processors, and of the recipes that
