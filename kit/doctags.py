@@ -50,7 +50,10 @@ def doctags_element(text):
 
 
 def without_end_tokens(text):
-    return re.sub(r"(?:<end_of_utterance>|<\|end_of_text\|>|\s)+$", "", text).strip()
+    text = text.strip()
+    while text.endswith(("<end_of_utterance>", "<|end_of_text|>")):
+        text = text[: text.rindex("<")].rstrip()
+    return text
 
 
 def mended_doctags(text):

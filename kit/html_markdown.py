@@ -1,15 +1,17 @@
 """HTML as models write it to Markdown; tables stay HTML, as Markdown has no merged cells."""
 
 import functools
+import re
 
 
 def html_to_markdown(html):
     """Markdown of an HTML fragment: headings, lists, emphasis, `<math>` in dollars; tables as they are.
 
-    Text that is nested too deeply to be read comes back as it is.
+    Text that is nested too deeply to be read comes back as it is. Of spaces in a long row one is kept: markdownify
+    takes a time that grows with their square.
     """
     try:
-        return markdown_converter().convert(html).strip()
+        return markdown_converter().convert(re.sub(r"[ \t]{100,}", " ", html)).strip()
     except RecursionError:
         return html
 

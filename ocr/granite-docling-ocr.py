@@ -1341,7 +1341,7 @@ def masked(text):
     if len(token) >= 8:
         text = text.replace(token, "***")
     text = re.sub(r"\bhf_\w{6,}", "hf_***", text)
-    text = re.sub(r"(--(?:[\w-]*-)?(?:token|key|secret|password)[ =])\S+", r"\1***", text)
+    text = re.sub(r"(--(?:[\w-]{0,40}-)?(?:token|key|secret|password)[ =])\S+", r"\1***", text)
     return re.sub(r"://[^/\s@]+@", "://***@", text)
 
 
@@ -3434,7 +3434,10 @@ def doctags_element(text):
 
 
 def without_end_tokens(text):
-    return re.sub(r"(?:<end_of_utterance>|<\|end_of_text\|>|\s)+$", "", text).strip()
+    text = text.strip()
+    while text.endswith(("<end_of_utterance>", "<|end_of_text|>")):
+        text = text[: text.rindex("<")].rstrip()
+    return text
 
 
 def mended_doctags(text):

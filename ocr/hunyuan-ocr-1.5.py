@@ -9,9 +9,9 @@
 # ]
 #
 # [tool.hf-jobs]
-# # The tag of the newest public recipe. Later ones have no class of their own for the model: v0.28 and v0.29 fail on its
-# # four position channels, v0.32 and v0.33 mix up pages. Loosen to a later tag once it reads many pages at a time as it
-# # reads them one by one. vllm, torch and transformers come from the image.
+# # The tag of the newest public recipe. Later ones have no class of their own for the model: v0.28 and v0.29 fail on
+# # its four position channels, v0.32 and v0.33 mix up pages. Loosen to a later tag once it reads many pages together
+# # as it reads them alone. vllm, torch and transformers come from the image.
 # image = "vllm/vllm-openai:v0.24.0"
 # flavor = "a10g-small"
 # python = "/usr/bin/python3"
@@ -99,8 +99,8 @@ RECIPE = {
         "min": "0.23.0",  # the first with the calls that engine offline makes; the model came with 0.18.1
         "below": "0.28.0",
         "tested": "0.24.0",
-        "reason": "0.28 and 0.29 fail on it with `Expected 4 multimodal RoPE channels`, and 0.32 mixes up the pages that "
-        "are encoded together",  # seen on a CPU; 0.32 and 0.33 split the encoder's output by patches, not by tokens
+        "reason": "0.28 and 0.29 fail on it with `Expected 4 multimodal RoPE channels`, and 0.32 mixes up pages "
+        "that are encoded together",  # seen on a CPU; 0.32 and 0.33 split the encoder's output by patches, not tokens
     },
     "context": 131072,  # config.json
     "max_model_len": 32768,  # 17408 tokens of image, 8192 of answer, the prompt
@@ -1429,7 +1429,7 @@ def masked(text):
     if len(token) >= 8:
         text = text.replace(token, "***")
     text = re.sub(r"\bhf_\w{6,}", "hf_***", text)
-    text = re.sub(r"(--(?:[\w-]*-)?(?:token|key|secret|password)[ =])\S+", r"\1***", text)
+    text = re.sub(r"(--(?:[\w-]{0,40}-)?(?:token|key|secret|password)[ =])\S+", r"\1***", text)
     return re.sub(r"://[^/\s@]+@", "://***@", text)
 
 

@@ -104,8 +104,8 @@ RECIPE = {
         "min": "0.23.0",  # the first with the calls that engine offline makes; vLLM has the model since 0.11
         "below": "0.28.0",
         "tested": "0.24.0",
-        "reason": "0.28 and 0.29 fail on it with `Expected 4 multimodal RoPE channels`, and 0.32 mixes up the pages that "
-        "are encoded together",  # seen on a CPU; 0.32 and 0.33 split the encoder's output by patches, not by tokens
+        "reason": "0.28 and 0.29 fail on it with `Expected 4 multimodal RoPE channels`, and 0.32 mixes up pages "
+        "that are encoded together",  # seen on a CPU; 0.32 and 0.33 split the encoder's output by patches, not tokens
     },
     "context": 32768,  # vLLM
     "max_model_len": 32768,  # the context; earlier scripts gave 16384 to image and answer together
@@ -1448,7 +1448,7 @@ def masked(text):
     if len(token) >= 8:
         text = text.replace(token, "***")
     text = re.sub(r"\bhf_\w{6,}", "hf_***", text)
-    text = re.sub(r"(--(?:[\w-]*-)?(?:token|key|secret|password)[ =])\S+", r"\1***", text)
+    text = re.sub(r"(--(?:[\w-]{0,40}-)?(?:token|key|secret|password)[ =])\S+", r"\1***", text)
     return re.sub(r"://[^/\s@]+@", "://***@", text)
 
 

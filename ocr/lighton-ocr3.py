@@ -100,7 +100,7 @@ RECIPE = {
     # card's vLLM example; the client leaves top_p at 1.0, the README's tip is 0.1 and no greedy decoding
     "sampling": {"temperature": 0.2, "top_p": 0.9},
     "chat": {"content_format": "openai", "template_kwargs": {"enable_thinking": False}},  # client
-    # The other kernel, which vLLM takes on Hopper and Blackwell, is compiled with nvcc at start-up: few machines have it.
+    # The other kernel, taken on Hopper and Blackwell, is compiled with nvcc at start-up, which few machines have
     "engine_args": {"gdn_prefill_backend": "triton"},
     # client's page size, models.py; the processor itself would take 16.7 megapixels
     "image": {"max_side": 2048},
@@ -1456,7 +1456,7 @@ def masked(text):
     if len(token) >= 8:
         text = text.replace(token, "***")
     text = re.sub(r"\bhf_\w{6,}", "hf_***", text)
-    text = re.sub(r"(--(?:[\w-]*-)?(?:token|key|secret|password)[ =])\S+", r"\1***", text)
+    text = re.sub(r"(--(?:[\w-]{0,40}-)?(?:token|key|secret|password)[ =])\S+", r"\1***", text)
     return re.sub(r"://[^/\s@]+@", "://***@", text)
 
 

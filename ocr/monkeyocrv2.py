@@ -345,7 +345,7 @@ def displayed(text):
     """LaTeX as a `$$` block, the number of the equation behind it."""
     text = re.sub(r"(?:\\(q?quad)\s*){5,}", r"\\\1 ", text.strip("$").strip())
     environment = re.fullmatch(r"\\begin\{([^}]+)\}(.*)\\end\{\1\}\s*", text, re.DOTALL)
-    ending = r"\s*(?:\\(?:q?quad|eqno)\s*\(([^()]*)\)|\\tag\{([^{}]*)\})\s*$"
+    ending = r"(?<!\s)\s*(?:\\(?:q?quad|eqno)\s*\(([^()]*)\)|\\tag\{([^{}]*)\})\s*$"
     inner = environment[2].strip() if environment else text
     number = re.search(ending, inner) or re.search(ending, text)
     inner = re.sub(ending, "", inner)
@@ -1596,7 +1596,7 @@ def masked(text):
     if len(token) >= 8:
         text = text.replace(token, "***")
     text = re.sub(r"\bhf_\w{6,}", "hf_***", text)
-    text = re.sub(r"(--(?:[\w-]*-)?(?:token|key|secret|password)[ =])\S+", r"\1***", text)
+    text = re.sub(r"(--(?:[\w-]{0,40}-)?(?:token|key|secret|password)[ =])\S+", r"\1***", text)
     return re.sub(r"://[^/\s@]+@", "://***@", text)
 
 

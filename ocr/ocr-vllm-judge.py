@@ -750,9 +750,9 @@ def drop_tags(text):
     if re.search(r"<(?:loc_\d+|doctag)>", text):
         text = PLAIN_DOC_TAG.sub("\n", re.sub(r"<loc_\d+>", "", text))
     # OTSL: a token opens a cell; continuations of merged cells have no text.
-    text = re.sub(r"[ \t]*<nl>[ \t]*", "\n", re.sub(r"<(?:lcel|ucel|xcel)>", "", text))
+    text = re.sub(r"(?<![ \t])[ \t]*<nl>[ \t]*", "\n", re.sub(r"<(?:lcel|ucel|xcel)>", "", text))
     text = re.sub(r"(?:(?<=\n)|\A|(?<=<otsl>))[ \t]*<(?:fcel|ecel|ched|rhed|srow)>", "", text)
-    text = re.sub(r"[ \t]*<(?:fcel|ecel|ched|rhed|srow)>", PLAIN_CELL, text)
+    text = re.sub(r"(?<![ \t])[ \t]*<(?:fcel|ecel|ched|rhed|srow)>", PLAIN_CELL, text)
     text = PLAIN_HTML_TABLE.sub(lambda found: plain_table(found[0]), text)
     text = PLAIN_INLINE_TAG.sub("", PLAIN_BLOCK_TAG.sub("\n", text))
     return PLAIN_ENTITY.sub(lambda found: html.unescape(found[0]), text)

@@ -1327,7 +1327,7 @@ def masked(text):
     if len(token) >= 8:
         text = text.replace(token, "***")
     text = re.sub(r"\bhf_\w{6,}", "hf_***", text)
-    text = re.sub(r"(--(?:[\w-]*-)?(?:token|key|secret|password)[ =])\S+", r"\1***", text)
+    text = re.sub(r"(--(?:[\w-]{0,40}-)?(?:token|key|secret|password)[ =])\S+", r"\1***", text)
     return re.sub(r"://[^/\s@]+@", "://***@", text)
 
 

@@ -192,7 +192,7 @@ QIANFAN_LABELS = {
     **dict.fromkeys(("abstract", "aside_text", "text", "vertical_text"), "text"),
 }  # fmt: skip
 REGION = re.compile(r"<box>([^<]*)</box>\s*<label>([^<]*)</label>")
-PICTURE = re.compile(r"!\[([^\]]*)\]\(<box>([^<]*)</box>\)")
+PICTURE = re.compile(r"!\[([^\[\]]*)\]\(<box>([^<]*)</box>\)")
 
 
 def add_options(parser):
@@ -1505,7 +1505,7 @@ def masked(text):
     if len(token) >= 8:
         text = text.replace(token, "***")
     text = re.sub(r"\bhf_\w{6,}", "hf_***", text)
-    text = re.sub(r"(--(?:[\w-]*-)?(?:token|key|secret|password)[ =])\S+", r"\1***", text)
+    text = re.sub(r"(--(?:[\w-]{0,40}-)?(?:token|key|secret|password)[ =])\S+", r"\1***", text)
     return re.sub(r"://[^/\s@]+@", "://***@", text)
 
 

@@ -1599,7 +1599,7 @@ def masked(text):
     if len(token) >= 8:
         text = text.replace(token, "***")
     text = re.sub(r"\bhf_\w{6,}", "hf_***", text)
-    text = re.sub(r"(--(?:[\w-]*-)?(?:token|key|secret|password)[ =])\S+", r"\1***", text)
+    text = re.sub(r"(--(?:[\w-]{0,40}-)?(?:token|key|secret|password)[ =])\S+", r"\1***", text)
     return re.sub(r"://[^/\s@]+@", "://***@", text)
 
 
@@ -3512,10 +3512,11 @@ def card_counts(tally):
 def html_to_markdown(html):
     """Markdown of an HTML fragment: headings, lists, emphasis, `<math>` in dollars; tables as they are.
 
-    Text that is nested too deeply to be read comes back as it is.
+    Text that is nested too deeply to be read comes back as it is. Of spaces in a long row one is kept: markdownify
+    takes a time that grows with their square.
     """
     try:
-        return markdown_converter().convert(html).strip()
+        return markdown_converter().convert(re.sub(r"[ \t]{100,}", " ", html)).strip()
     except RecursionError:
         return html
 

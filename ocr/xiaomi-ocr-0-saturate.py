@@ -190,7 +190,8 @@ def parse(answer, page, options):
 def math_in_dollars(text):
     r"""`\[ \]` as `$$ $$` and `\( \)` as `$ $`, also where dollars stand around them already."""
     text = text.replace(r"\[\[", r"\[").replace(r"\]\]", r"\]")
-    display, inline = r"\\\[((?:(?!\\\]).)*)\\\]", r"\\\(((?:(?!\\\)).)*)\\\)"
+    display = r"\\\[((?:(?!\\\]|(?<!\\)\\\[).)*)\\\]"  # a line break in an array may be `\\[2pt]`
+    inline = r"\\\(((?:(?!\\\)|(?<!\\)\\\().)*)\\\)"
     text = re.sub(rf"(\${{1,2}})\s*{display}\s*\1", r"\\[\2\\]", text, flags=re.DOTALL)
     text = re.sub(rf"\$\s*{inline}\s*\$", r"\\(\1\\)", text, flags=re.DOTALL)
     text = re.sub(display, lambda found: f" $$ {found[1].strip()} $$ ", text, flags=re.DOTALL)
@@ -1394,7 +1395,7 @@ def masked(text):
     if len(token) >= 8:
         text = text.replace(token, "***")
     text = re.sub(r"\bhf_\w{6,}", "hf_***", text)
-    text = re.sub(r"(--(?:[\w-]*-)?(?:token|key|secret|password)[ =])\S+", r"\1***", text)
+    text = re.sub(r"(--(?:[\w-]{0,40}-)?(?:token|key|secret|password)[ =])\S+", r"\1***", text)
     return re.sub(r"://[^/\s@]+@", "://***@", text)
 
 
