@@ -2948,15 +2948,31 @@ def local_files(path):
     if os.path.isfile(full):
         return os.path.dirname(full), [os.path.basename(full)], None
     if os.path.isdir(full):
-        found = (os.path.join(folder, name) for folder, _, names in os.walk(full) for name in names)
-        found = (path for path in found if os.path.isfile(path) or os.path.islink(path))  # a FIFO would never end
-        base = full
+        base, found = full, files_below(full)
     elif glob.has_magic(path):
         base = os.path.dirname(re.split(r"[*?[]", full)[0])
         found = filter(os.path.isfile, glob.iglob(full, recursive=True))
     else:
         raise Stop(f"{path}: no such file or folder here. A dataset on the Hub is typed ns/name.")
     return base, [os.path.relpath(name, base).replace(os.sep, "/") for name in found], None
+
+
+def files_below(top):
+    """Every file below a folder, links that lead nowhere too, to become errors. Raises Stop where it cannot look.
+
+    Not FIFOs and devices, which would never end, nor folders by way of links, which may lead back here.
+    """
+
+    def refuse(error):
+        raise Stop(f"{error.filename} cannot be listed: {error.strerror}. Make it readable, or move it elsewhere.")
+
+    for folder, below, names in os.walk(top, onerror=refuse):
+        below[:] = [name for name in below if not name.startswith(".")]
+        links = [path for name in below if os.path.islink(path := os.path.join(folder, name))]
+        if links:
+            say(f"Links to folders are not followed; name them as INPUT to read them: {', '.join(sorted(links))}")
+        paths = (os.path.join(folder, name) for name in names)
+        yield from (path for path in paths if os.path.isfile(path) or not os.path.exists(path))
 
 
 def hub_files(kind, uri, options):

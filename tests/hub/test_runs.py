@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from kit import files
+from kit.seam import Stop
 from tests.trivial import write_pages, write_trivial
 
 QUICK_PARTS = {"PART_ROWS, PART_SECONDS = 256, 60.0": "PART_ROWS, PART_SECONDS = 16, 0.3"}
@@ -233,9 +235,38 @@ def test_names_that_no_folder_holds_are_error_rows_and_count(tmp_path):
     texts = write_pages(tmp_path / "in", 4)
     for name in ("_run", "x" * 251, "y" * 251):
         (tmp_path / "in" / f"{name}.png").write_bytes((tmp_path / "in" / "page-00000.png").read_bytes())
-    os.mkfifo(tmp_path / "in" / "fifo.png")
     finish(start(recipe, "in", "out", cwd=tmp_path), code=3)
     assert texts_in(tmp_path / "out") == texts
+
+
+def test_files_without_end_and_links_that_lead_back_are_not_read(tmp_path):
+    recipe = write_trivial(tmp_path)
+    texts = write_pages(tmp_path / "in", 4)
+    os.mkfifo(tmp_path / "in" / "fifo.png")
+    (tmp_path / "in" / "endless.png").symlink_to("/dev/zero")
+    (tmp_path / "in" / "back").symlink_to(".")
+    (tmp_path / "in" / "nowhere.png").symlink_to("gone.png")
+    summary, err = finish(start(recipe, "in", "out", cwd=tmp_path))
+    assert texts_in(tmp_path / "out") == texts and (summary["pages"], summary["errors"]) == (5, 1)
+    assert "name them as INPUT to read them: " + str(tmp_path / "in" / "back") in err
+
+
+def test_a_folder_that_cannot_be_listed_is_a_clear_stop(tmp_path, monkeypatch):
+    (tmp_path / "closed").mkdir()
+    monkeypatch.setattr(files.os, "scandir", refusing(files.os.scandir, tmp_path / "closed"))
+    with pytest.raises(Stop, match="closed cannot be listed: Permission denied. Make it readable"):
+        files.local_files(str(tmp_path))
+
+
+def refusing(scandir, folder):
+    """`scandir` for a user who may not read the folder; who runs the tests may be root."""
+
+    def refuse(path):
+        if os.fspath(path) == str(folder):
+            raise PermissionError(13, "Permission denied", str(folder))
+        return scandir(path)
+
+    return refuse
 
 
 def test_files_that_vanish_meanwhile_are_noticed_and_read_again(tmp_path):
