@@ -139,8 +139,8 @@ def settle(options, recipe, engines):
         )
     if options.output_column == options.blocks_column:
         raise Stop(f"--output-column and --blocks-column are both {options.output_column!r}; name two columns.")
-    if options.retries < 0 or not 0 <= options.max_error_rate <= 1:
-        raise Stop("--retries counts from 0, and --max-error-rate lies between 0 and 1.")
+    if options.retries < 0 or not 0 <= options.max_error_rate <= 1 or not (options.price_per_hour or 0) >= 0:
+        raise Stop("--retries and --price-per-hour start at 0, and --max-error-rate lies between 0 and 1.")
     kind, path = where(options.output)
     if kind == "local" and os.environ.get("JOB_ID") and not on_mount(path):
         raise Stop(

@@ -20,6 +20,8 @@ MULTI_PAGE_SUFFIXES = (".pdf", ".tif", ".tiff", ".gif")
 
 def where(text):
     """What INPUT or OUTPUT names: ("hub", "ns/name"), ("bucket", uri), ("hub-files", uri) or ("local", path)."""
+    if not text.strip():
+        raise Stop("INPUT or OUTPUT is empty, perhaps a variable that is not set. For this folder type a dot.")
     parts = text.removeprefix("hf://").strip("/").split("/")
     if text.startswith("hf://buckets/") and len(parts) >= 3:
         return "bucket", text.rstrip("/")

@@ -1040,6 +1040,8 @@ MULTI_PAGE_SUFFIXES = (".pdf", ".tif", ".tiff", ".gif")
 
 def where(text):
     """What INPUT or OUTPUT names: ("hub", "ns/name"), ("bucket", uri), ("hub-files", uri) or ("local", path)."""
+    if not text.strip():
+        raise Stop("INPUT or OUTPUT is empty, perhaps a variable that is not set. For this folder type a dot.")
     parts = text.removeprefix("hf://").strip("/").split("/")
     if text.startswith("hf://buckets/") and len(parts) >= 3:
         return "bucket", text.rstrip("/")
@@ -3130,8 +3132,8 @@ def settle(options, recipe, engines):
         )
     if options.output_column == options.blocks_column:
         raise Stop(f"--output-column and --blocks-column are both {options.output_column!r}; name two columns.")
-    if options.retries < 0 or not 0 <= options.max_error_rate <= 1:
-        raise Stop("--retries counts from 0, and --max-error-rate lies between 0 and 1.")
+    if options.retries < 0 or not 0 <= options.max_error_rate <= 1 or not (options.price_per_hour or 0) >= 0:
+        raise Stop("--retries and --price-per-hour start at 0, and --max-error-rate lies between 0 and 1.")
     kind, path = where(options.output)
     if kind == "local" and os.environ.get("JOB_ID") and not on_mount(path):
         raise Stop(

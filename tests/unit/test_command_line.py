@@ -49,6 +49,16 @@ def test_limit_is_max_samples():
 
 
 @pytest.mark.parametrize(
+    "flag, value",
+    [("--price-per-hour", -3), ("--price-per-hour", "nan"), ("--max-error-rate", "nan"), ("--retries", -1)],
+)
+def test_numbers_that_make_no_sense(flag, value):
+    glm = load_recipe("glm-ocr")
+    with pytest.raises(glm.Stop, match=flag):
+        options_of(glm, flag, value)
+
+
+@pytest.mark.parametrize(
     "name, says",
     [
         ("jina-ocr-v1", "no commercial use"),

@@ -106,6 +106,7 @@ def test_where_says_what_a_name_means(scans, text, expected):
         ("hf://buckets/ns", "hf://buckets/ns/name"),
         ("s3://bucket/x", "local path"),
         ("a b/c", "./a b/c"),
+        ("", "For this folder type a dot"),
     ],
 )
 def test_where_refuses_nonsense_and_says_what_to_type(text, words):
