@@ -193,7 +193,10 @@ def read_all(rows, results, tally, stop):
 
 
 def stop_on_signals(results):
-    """The event that SIGTERM and SIGINT set. If the run is not over in time, finished pages are saved and it ends."""
+    """The event that SIGTERM, SIGINT and a closed terminal set (SIGHUP, unless nohup had it ignored).
+
+    If the run is not over in time, finished pages are saved and it ends.
+    """
     stop = threading.Event()
 
     def last_call():
@@ -213,6 +216,9 @@ def stop_on_signals(results):
 
     signal.signal(signal.SIGTERM, handler)
     signal.signal(signal.SIGINT, handler)
+    hangup = getattr(signal, "SIGHUP", None)  # None on Windows
+    if hangup and signal.getsignal(hangup) != signal.SIG_IGN:
+        signal.signal(hangup, handler)
     return stop
 
 

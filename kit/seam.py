@@ -1,5 +1,6 @@
 """The types that pass between a recipe's model part and the shared part."""
 
+import contextlib
 import sys
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -95,4 +96,5 @@ class Parsed:
 
 def say(message):
     """Tells the human: stderr, flushed, so that a job log shows it at once. stdout is for the one JSON line."""
-    print(message, file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # a terminal that was closed costs no page
+        print(message, file=sys.stderr, flush=True)

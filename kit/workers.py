@@ -22,8 +22,9 @@ def worker_loop(pipe, setup, work):
     """
     import signal
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        if hasattr(signal, name):  # no SIGHUP on Windows
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
     inbox = queue.SimpleQueue()
 
     def receive():

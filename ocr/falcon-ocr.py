@@ -377,7 +377,8 @@ class Parsed:
 
 def say(message):
     """Tells the human: stderr, flushed, so that a job log shows it at once. stdout is for the one JSON line."""
-    print(message, file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # a terminal that was closed costs no page
+        print(message, file=sys.stderr, flush=True)
 
 
 # <<< kit/seam.py
@@ -2136,8 +2137,9 @@ def worker_loop(pipe, setup, work):
     """
     import signal
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        if hasattr(signal, name):  # no SIGHUP on Windows
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
     inbox = queue.SimpleQueue()
 
     def receive():
@@ -2543,7 +2545,10 @@ def read_all(rows, results, tally, stop):
 
 
 def stop_on_signals(results):
-    """The event that SIGTERM and SIGINT set. If the run is not over in time, finished pages are saved and it ends."""
+    """The event that SIGTERM, SIGINT and a closed terminal set (SIGHUP, unless nohup had it ignored).
+
+    If the run is not over in time, finished pages are saved and it ends.
+    """
     stop = threading.Event()
 
     def last_call():
@@ -2563,6 +2568,9 @@ def stop_on_signals(results):
 
     signal.signal(signal.SIGTERM, handler)
     signal.signal(signal.SIGINT, handler)
+    hangup = getattr(signal, "SIGHUP", None)  # None on Windows
+    if hangup and signal.getsignal(hangup) != signal.SIG_IGN:
+        signal.signal(hangup, handler)
     return stop
 
 

@@ -434,7 +434,8 @@ class Parsed:
 
 def say(message):
     """Tells the human: stderr, flushed, so that a job log shows it at once. stdout is for the one JSON line."""
-    print(message, file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # a terminal that was closed costs no page
+        print(message, file=sys.stderr, flush=True)
 
 
 # <<< kit/seam.py

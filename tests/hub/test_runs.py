@@ -18,10 +18,10 @@ from tests.trivial import write_pages, write_trivial
 QUICK_PARTS = {"PART_ROWS, PART_SECONDS = 256, 60.0": "PART_ROWS, PART_SECONDS = 16, 0.3"}
 
 
-def start(recipe, *args, env=None, cwd=None, seconds=0):
+def start(recipe, *args, env=None, cwd=None, seconds=0, **how):
     command, env = [sys.executable, str(recipe), *map(str, args)], {**os.environ, **(env or {})}
     env["TRIVIAL_SECONDS"] = str(seconds)
-    return subprocess.Popen(command, cwd=cwd, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return subprocess.Popen(command, cwd=cwd, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **how)
 
 
 def finish(process, code=0, timeout=120):
@@ -108,6 +108,38 @@ def test_a_stop_signal_saves_what_is_finished_within_ten_seconds(tmp_path, numbe
     assert summary["exit_code"] == 1 and len(written) == summary["pages"] >= asked - 4
     summary, _ = finish(start(recipe, "in", "out", cwd=tmp_path))
     assert summary["skipped"] == len(written) and texts_in(tmp_path / "out") == texts
+
+
+def test_a_closed_terminal_saves_what_is_finished(tmp_path):
+    recipe = write_trivial(tmp_path)
+    texts = write_pages(tmp_path / "in", 200)
+    process = start(recipe, "in", "out", seconds=0.1, cwd=tmp_path, start_new_session=True)
+    while not texts_in(tmp_path / "out"):
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.stdout.close()
+    process.stderr.close()
+    os.killpg(process.pid, signal.SIGHUP)
+    assert process.wait(60) in (1, 120)  # 120: Python could not flush stdout, which nobody reads
+    left = texts_in(tmp_path / "out")
+    assert 0 < len(left) < 200
+    summary, _ = finish(start(recipe, "in", "out", cwd=tmp_path))
+    assert summary["skipped"] == len(left) and texts_in(tmp_path / "out") == texts
+
+
+def test_a_run_under_nohup_outlives_the_terminal(tmp_path):
+    recipe = write_trivial(tmp_path)
+    texts = write_pages(tmp_path / "in", 20)
+    command = ["nohup", sys.executable, str(recipe), "in", "out"]
+    env = {**os.environ, "TRIVIAL_SECONDS": "0.1"}
+    with open(tmp_path / "log", "wb") as log:
+        process = subprocess.Popen(command, cwd=tmp_path, env=env, stdout=log, stderr=log, start_new_session=True)
+        while not texts_in(tmp_path / "out"):
+            assert process.poll() is None
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGHUP)
+        assert process.wait(60) == 0
+    assert texts_in(tmp_path / "out") == texts
 
 
 def test_two_shards_at_once_then_the_same_command_make_one_result_in_source_order(tmp_path, hub):
