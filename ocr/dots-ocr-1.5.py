@@ -4252,7 +4252,7 @@ def answer_in(reply):
         choice, usage = reply["choices"][0], reply.get("usage") or {}
         tokens = (choice.get("logprobs") or {}).get("content")
         return Answer(
-            text=choice["message"]["content"] or "",
+            text="" + (choice["message"]["content"] or ""),  # a TypeError for what is no string
             finish_reason=choice["finish_reason"],
             prompt_tokens=usage.get("prompt_tokens", 0),
             completion_tokens=usage.get("completion_tokens", 0),

@@ -432,7 +432,10 @@ def test_logprobs_are_one_number_per_token():
     assert answer_in(reply).logprobs == [-0.5, -1.0]
 
 
-@pytest.mark.parametrize("reply", [{}, {"choices": []}, {"choices": [{"message": None}]}, [], {"error": "x"}])
+PARTS = {"choices": [{"message": {"content": [{"type": "text", "text": "a"}]}, "finish_reason": "stop"}]}
+
+
+@pytest.mark.parametrize("reply", [{}, {"choices": []}, {"choices": [{"message": None}]}, [], {"error": "x"}, PARTS])
 def test_a_reply_without_text_is_an_error_of_the_page(reply):
     assert isinstance(answer_in(reply), PageError)
 
