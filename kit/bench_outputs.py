@@ -1,6 +1,5 @@
 """The outputs of several models over the same pages, joined on what identifies a page and never on its position."""
 
-import json
 import os
 import random
 import re
@@ -14,7 +13,7 @@ from kit.answers import flags_of
 from kit.plain_text import to_plain_text
 from kit.seam import Stop, say
 from kit.storage import FIRST_PATIENCE, first_line, persist
-from kit.tool import read_json, read_utf8, whole_number
+from kit.tool import parse_json, read_json, read_utf8, whole_number
 
 # What may identify a page, the surest first; the first that is filled and unique in every output decides. Rows of a
 # multi-page file share all but the page number.
@@ -308,8 +307,11 @@ def folder_table(folder):
     notes = {}
     for path in sorted(folder.glob("_run/errors-*.jsonl")):
         for line in path.read_text("utf-8").splitlines():
-            note = json.loads(line)
-            notes[note["name"]] = note
+            try:
+                note = parse_json(line)
+                notes[note["name"]] = note
+            except (ValueError, KeyError, TypeError) as error:
+                raise Stop(f"{path} is damaged: {first_line(error)}. Repair or remove it.") from error
     if not texts and not notes:
         raise Stop(f"{folder} holds no .md files: no outputs to compare. Name the folder that a recipe wrote to.")
     rows = []
@@ -359,7 +361,7 @@ def info_entries(table):
     """The entries of the first `inference_info` that is filled: a JSON list, but objects and strings are met too."""
     for value in table.columns.get("inference_info") or ():
         try:
-            entries = json.loads(value) if isinstance(value, str) else value
+            entries = parse_json(value) if isinstance(value, str) else value
         except ValueError:
             continue
         entries = entries if isinstance(entries, list) else [entries]

@@ -1,9 +1,10 @@
 """One chat completion of an OpenAI-compatible endpoint, traced: what came, when, and how it failed."""
 
 import asyncio
-import json
 import time
 from urllib.parse import urlsplit, urlunsplit
+
+from kit.tool import parse_json
 
 MOST_BYTES = 32 << 20  # of one answer; no page has that much text, so whoever sends it will not stop
 NO_MEMORY = ("out of memory", "outofmemory", "cuda error: out", "oom")
@@ -122,7 +123,7 @@ def message_in(data):
     """The message in an error body, else its beginning."""
     text = data.decode(errors="replace")
     try:
-        problem = json.loads(text)
+        problem = parse_json(text)
         problem = problem.get("error", problem)
         return str(problem.get("message", problem) if isinstance(problem, dict) else problem)[:500]
     except (ValueError, AttributeError):
@@ -132,7 +133,7 @@ def message_in(data):
 def read_completion(data, trace):
     """Fills the trace from an answer in one piece. Without a stream there is no first token to time."""
     trace["unread"] = data[:2000].decode(errors="replace")
-    reply = json.loads(data)
+    reply = parse_json(data)
     choice = reply["choices"][0]
     trace["text"] = choice["message"]["content"] or ""
     trace["logprobs"] = logprobs_in(choice)
@@ -151,7 +152,7 @@ async def read_events(reply, trace, clock, stall):
                 done = True
             if done or not data or not line.startswith(b"data:"):
                 continue
-            event = json.loads(data)
+            event = parse_json(data)
             if event.get("error"):
                 raise ValueError(message_in(data))
             trace["usage"] = event.get("usage") or trace["usage"]

@@ -1,11 +1,11 @@
 """What was read against confirmed pages: character error rate and overlap of boxes."""
 
-import json
 from pathlib import Path
 
 from kit.box_match import match_boxes
 from kit.metrics_text import compared_characters
 from kit.plain_text import to_plain_text
+from kit.tool import read_json
 
 BOX_OVERLAP = 0.5  # IoU from which two boxes are the same one
 
@@ -18,7 +18,7 @@ def read_gold(folder, name):
     text = next((p.read_text(encoding="utf-8-sig") for p in gold_paths(folder, name, ".md", ".txt")), None)
     boxes = None
     for path in gold_paths(folder, name, ".json"):
-        boxes = [block["bbox"] for block in json.loads(path.read_text())["blocks"] if block.get("bbox")]
+        boxes = [block["bbox"] for block in read_json(path).get("blocks") or [] if block.get("bbox")]
     return None if text is None and boxes is None else {"text": text, "boxes": boxes}
 
 

@@ -1,12 +1,12 @@
 """Facts about pages, one JSON object a line in olmOCR-bench's form, and whether an answer agrees with them."""
 
-import json
 import re
 import unicodedata
 
 from kit.metrics_blocks import clean_latex, formulas_in
 from kit.metrics_tables import tables_in
 from kit.seam import Stop
+from kit.tool import parse_json
 
 FACT_TYPES = ("present", "absent", "order", "table", "math", "format", "baseline", "footnote")
 ASCII_FORMS = {
@@ -26,7 +26,7 @@ def read_facts(path):
             if not line.strip():
                 continue
             try:
-                fact = json.loads(line)
+                fact = parse_json(line)
                 stem, page, kind = re.sub(r"\.\w+$", "", fact["pdf"]), int(fact["page"]), fact["type"]
             except (ValueError, KeyError, TypeError) as error:
                 raise Stop(f"{path}, line {number}: a fact has pdf, page, id and type; {error!r}.") from error

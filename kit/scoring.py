@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 import os
 import re
 from collections import Counter
@@ -28,7 +27,7 @@ from kit.metrics_text import (
 )
 from kit.plain_text import to_plain_text
 from kit.seam import Stop
-from kit.tool import read_utf8
+from kit.tool import parse_json, read_utf8
 
 PAGE_FILES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".gif", ".webp", ".bmp", ".jp2", ".heic", ".pdf")
 TRUTH_SUFFIXES = (".txt", ".md", ".html")
@@ -71,7 +70,7 @@ def read_truth_folder(folder):
     strata = {}
     if (root / "pages.jsonl").is_file():
         try:
-            rows = [json.loads(line) for line in read_utf8(root / "pages.jsonl").splitlines() if line.strip()]
+            rows = [parse_json(line) for line in read_utf8(root / "pages.jsonl").splitlines() if line.strip()]
             strata = {row.pop("name"): row for row in rows}
         except (ValueError, KeyError, AttributeError, TypeError) as error:
             raise Stop(f'{folder}/pages.jsonl: a line is {{"name": PAGE, ...}}; {error!r}. Repair it.') from error
@@ -86,7 +85,7 @@ def read_truth_folder(folder):
 def read_blocks(text):
     """The blocks document in a string: itself, or what a recipe's `NAME.json` holds of it. None for anything else."""
     try:
-        document = json.loads(text) if text else None
+        document = parse_json(text) if text else None
     except ValueError:
         return None
     document = document.get("blocks") if isinstance(document, dict) and "schema" not in document else document

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from kit.seam import Stop, say
 from kit.storage import FIRST_PATIENCE, first_line, persist, unique_stamp
+from kit.tool import parse_json
 
 LABELS = ("A", "B", "tie")
 VALUE = {"A": 1.0, "tie": 0.5, "B": 0.0}  # of one vote, for model_a
@@ -227,7 +228,7 @@ def jsonl_rows(path):
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            row = parse_json(line)
             if not isinstance(row, dict):
                 raise ValueError("no JSON object")
         except ValueError as error:

@@ -234,7 +234,7 @@ def catalogue_place(options):
 def read_catalogue(place):
     """The entries of models.json by name, variants with what they take from their base. Raises Stop(2)."""
     try:
-        entries = {entry["name"]: entry for entry in json.loads(read_text(place))}
+        entries = {entry["name"]: entry for entry in parse_json(read_text(place))}
         return {name: entries.get(entry.get("variant_of"), {}) | entry for name, entry in entries.items()}
     except (ValueError, TypeError, KeyError) as error:
         raise Stop(f"{place} is no catalogue of recipes: {first_line(error)}.") from error
@@ -324,7 +324,7 @@ def open_state(options):
             raise Stop(f"--resume: there is no state file {path}. Name it with --state FILE.")
         return path, new_state(options)
     try:
-        state = json.loads(path.read_text())
+        state = parse_json(path.read_text())
     except (OSError, ValueError) as error:
         raise Stop(f"{path} cannot be read: {first_line(error)}. Name another with --state.") from error
     if not isinstance(state, dict) or state.get("schema") != SCHEMA:
@@ -1867,10 +1867,18 @@ def read_utf8(path):
         ) from error
 
 
+def parse_json(text):
+    """`json.loads(text)`. Raises ValueError also where lists or objects stand in each other too deeply to be read."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
 def read_json(path, kind=dict):
     """What a JSON file holds. Raises Stop where it is damaged or holds something else than `kind`, and OSError."""
     try:
-        value = json.loads(read_utf8(path))
+        value = parse_json(read_utf8(path))
     except ValueError as error:
         raise Stop(f"{path} is no JSON: {error}. Repair or remove it.") from error
     if not isinstance(value, kind):
@@ -2198,8 +2206,11 @@ def folder_table(folder):
     notes = {}
     for path in sorted(folder.glob("_run/errors-*.jsonl")):
         for line in path.read_text("utf-8").splitlines():
-            note = json.loads(line)
-            notes[note["name"]] = note
+            try:
+                note = parse_json(line)
+                notes[note["name"]] = note
+            except (ValueError, KeyError, TypeError) as error:
+                raise Stop(f"{path} is damaged: {first_line(error)}. Repair or remove it.") from error
     if not texts and not notes:
         raise Stop(f"{folder} holds no .md files: no outputs to compare. Name the folder that a recipe wrote to.")
     rows = []
@@ -2249,7 +2260,7 @@ def info_entries(table):
     """The entries of the first `inference_info` that is filled: a JSON list, but objects and strings are met too."""
     for value in table.columns.get("inference_info") or ():
         try:
-            entries = json.loads(value) if isinstance(value, str) else value
+            entries = parse_json(value) if isinstance(value, str) else value
         except ValueError:
             continue
         entries = entries if isinstance(entries, list) else [entries]

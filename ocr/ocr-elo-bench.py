@@ -366,7 +366,7 @@ def read_scores(path, metric):
             with open(path, newline="", encoding="utf-8") as file:
                 rows = list(csv.DictReader(file))
         else:
-            rows = list(jsonl_rows(path)) if path.suffix == ".jsonl" else json.loads(path.read_text())
+            rows = list(jsonl_rows(path)) if path.suffix == ".jsonl" else parse_json(path.read_text())
             rows = rows.get("pages", []) if isinstance(rows, dict) else rows
             if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
                 raise ValueError("no list of rows, each with model, page and score")
@@ -1400,10 +1400,18 @@ def read_utf8(path):
         ) from error
 
 
+def parse_json(text):
+    """`json.loads(text)`. Raises ValueError also where lists or objects stand in each other too deeply to be read."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
 def read_json(path, kind=dict):
     """What a JSON file holds. Raises Stop where it is damaged or holds something else than `kind`, and OSError."""
     try:
-        value = json.loads(read_utf8(path))
+        value = parse_json(read_utf8(path))
     except ValueError as error:
         raise Stop(f"{path} is no JSON: {error}. Repair or remove it.") from error
     if not isinstance(value, kind):
@@ -1654,7 +1662,7 @@ def jsonl_rows(path):
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            row = parse_json(line)
             if not isinstance(row, dict):
                 raise ValueError("no JSON object")
         except ValueError as error:

@@ -702,7 +702,7 @@ def command_page(options):
     reports = []
     for path in options.report:
         try:
-            reports.append(json.loads(Path(path).read_text()))
+            reports.append(parse_json(Path(path).read_text()))
             if reports[-1]["schema"] != REPORT_VERSION:
                 raise KeyError(f"schema {reports[-1]['schema']}")
         except (OSError, ValueError, KeyError, TypeError) as problem:
@@ -1045,6 +1045,361 @@ def protocol_problem(task, has_boxes, markdown, blocks, table, blank=False):
 
 # <<< kit/endpoint_checks.py
 
+# >>> kit/seam.py
+# The types that pass between a recipe's model part and the shared part.
+
+
+class Stop(Exception):
+    """Ends the run with one message for the user: what happened, what was found, what to type next.
+
+    `code` is the exit code: 2 for usage and preflight, 1 for a stop that the same command resumes.
+    """
+
+    def __init__(self, message, code=2):
+        super().__init__(message)
+        self.code = code
+
+
+class PageError(Exception):
+    """One page cannot be read; the message is the sentence that its row gets in `ocr_error`."""
+
+
+@dataclass
+class Page:
+    """One page as the model sees it.
+
+    `image` is RGB, upright, on white, and already inside the recipe's image bounds. `width` and `height` are the
+    pixels of the original after orientation, the space of every bbox that leaves a recipe; for a PDF page they are
+    the pixels at `dpi`. `partial` says that the file ended early and the lower part is missing.
+    """
+
+    image: object
+    width: int
+    height: int
+    dpi: int | None = None
+    partial: bool = False
+
+
+@dataclass
+class Unit:
+    """What one answer is about: a page almost always, a window of pages, a whole document, or a text cell."""
+
+    id: str
+    pages: list
+    text: str | None = None
+
+
+@dataclass
+class Item:
+    """A unit before it is decoded, as the source yields it. Picklable and small: bytes are one page's, or absent.
+
+    `parts` holds one `(data, frame)` per page: data is the encoded bytes, a local path or an `hf://` URI, and frame
+    the 0-based page of a PDF or frame of a TIFF or GIF. `row` is the row in the source split (or the position in the
+    sorted file list), `page` the 1-based page within that row or file, `pages` how many it has, `name` the output
+    name without suffix. `error` is set where the source holds nothing to read.
+    """
+
+    id: str
+    row: int
+    name: str
+    parts: list = field(default_factory=list)
+    text: str | None = None
+    page: int = 1
+    pages: int = 1
+    error: str | None = None
+
+
+class Answer(NamedTuple):
+    """What the model said to one request. `flags` are those of `flags_of`; `logprobs` one float per output token."""
+
+    text: str
+    finish_reason: str | None = "stop"
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    flags: tuple = ()
+    logprobs: list | None = None
+
+
+@dataclass
+class Parsed:
+    """A recipe's reading of one unit. `markdown` is "" for a blank page and never a sentinel.
+
+    `blocks` is a blocks document (or None), `columns` the recipe's own output columns, `flags` what the parser
+    noticed: "unparsed" (the model's protocol was broken; asked again), "repaired", or words of the recipe's own.
+    `answers` are those that the reading was made of, where `steps` threw others away; None is all of them. Their flags
+    become the row's.
+    """
+
+    markdown: str | None
+    blocks: dict | None = None
+    columns: dict = field(default_factory=dict)
+    flags: list = field(default_factory=list)
+    answers: list | None = None
+
+
+def say(message):
+    """Tells the human: stderr, flushed, so that a job log shows it at once. stdout is for the one JSON line."""
+    with contextlib.suppress(OSError):  # a terminal that was closed costs no page
+        print(message, file=sys.stderr, flush=True)
+
+
+# <<< kit/seam.py
+
+# >>> kit/storage.py
+# Where results are kept, a folder here or in a bucket, and the patience that every write to the Hub needs.
+
+
+FIRST_WAIT, LONGEST_WAIT, PATIENCE = 2.0, 60.0, 600.0  # seconds
+FIRST_PATIENCE = 30.0  # before anything has been read
+RECENT = 120.0  # seconds in which a run that is at work has written its next part
+
+
+def persist(call, patience=None):
+    """`call()`, again with growing waits while the Hub is busy: conflicts (409, 412), 408, 429, 5xx, lost connections.
+
+    A `Retry-After` is honoured. Needed because huggingface_hub 2.4 retries neither commits nor repository creation.
+    Raises the last error after `patience` (PATIENCE) seconds, any other error at once.
+    """
+    wait, end = FIRST_WAIT, time.monotonic() + (PATIENCE if patience is None else patience)
+    while True:
+        try:
+            return call()
+        except Exception as error:
+            asked = getattr(getattr(error, "response", None), "headers", {}).get("retry-after", "")
+            pause = max(float(asked) if asked.isdigit() else 0.0, wait * random.uniform(0.5, 1))
+            if not is_passing(error) or time.monotonic() + pause > end:
+                raise
+            said = "The Hub answered" if hasattr(error, "response") else "The Hub cannot be reached"
+            say(f"{said}: {first_line(error)}. Trying again in {pause:.0f} s.")
+            time.sleep(pause)
+            wait = min(2 * wait, LONGEST_WAIT)
+
+
+def is_passing(error):
+    """Whether trying again may help: the Hub or the way to it is busy or broken for the moment."""
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status is not None:
+        return status in (408, 409, 412, 425, 429) or status >= 500
+    transports = ("httpx", "httpx2", "httpcore", "requests", "urllib3")  # the client library differs by hub version
+    if isinstance(error, (ConnectionError, TimeoutError)) or type(error).__module__.split(".")[0] in transports:
+        return True
+    if isinstance(error, RuntimeError) and "xet" in str(error).lower():  # hf_xet's failures have no class of their own
+        return True
+    return error.__cause__ is not None and is_passing(error.__cause__)
+
+
+def first_line(error):
+    """One line about an exception: its type and the first line of its message."""
+    return f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0]}"
+
+
+def unique_stamp():
+    """A name part that sorts by time and is unique across processes and machines."""
+    return f"{time.time_ns() // 1_000_000:013d}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def open_storage(uri):
+    """A `BucketFolder` for `hf://buckets/...`, else a `LocalFolder`. Raises Stop where the bucket cannot be made."""
+    return BucketFolder(uri) if uri.startswith("hf://buckets/") else LocalFolder(uri)
+
+
+class LocalFolder:
+    """Files under one folder. A file appears whole or not at all; what is half written lies under `.tmp`."""
+
+    def __init__(self, path):
+        self.where = str(path)
+        self.root = Path(path).expanduser()
+        self.scratch = self.root / ".tmp"
+
+    def claim(self, name):
+        """Takes a lock that ends with this process, or with `close` of what is returned. Raises Stop if it is taken."""
+        try:
+            import fcntl
+        except ImportError:  # Windows
+            return io.BytesIO()
+        self.scratch.mkdir(parents=True, exist_ok=True)
+        lock = open(self.scratch / f"{name}.lock", "wb")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
+            raise Stop(
+                f"Another run of this command is at work in {self.where}. Wait for it, or share the work by --shard "
+                "0/2 and --shard 1/2.",
+                code=1,
+            ) from None
+        except OSError:  # a mount without locks
+            pass
+        return lock
+
+    def list(self):
+        """The relative paths of all files, sorted."""
+        found, folders = [], [str(self.root)] if self.root.is_dir() else []
+        while folders:
+            for entry in os.scandir(folders.pop()):
+                if not entry.is_dir(follow_symlinks=False):
+                    found.append(os.path.relpath(entry.path, self.root).replace(os.sep, "/"))
+                elif entry.name != ".tmp":
+                    folders.append(entry.path)
+        return sorted(found)
+
+    def open(self, name):
+        """A binary file to read."""
+        return open(self.root / name, "rb")
+
+    def write(self, files):
+        """Writes each of `files`, a dict from relative path to bytes. Raises OSError."""
+        self.scratch.mkdir(parents=True, exist_ok=True)
+        for name, data in files.items():
+            part, target = self.scratch / unique_stamp(), self.root / name
+            part.write_bytes(data)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(part, target)
+
+    def remove(self, names):
+        """Removes files, what killed runs left half written, and then the folder if it is empty."""
+        for name in names:
+            (self.root / name).unlink(missing_ok=True)
+        shutil.rmtree(self.scratch, ignore_errors=True)
+        with contextlib.suppress(OSError):  # something else is kept there
+            self.root.rmdir()
+            if self.root.parent.name == ".ocr-runs":
+                self.root.parent.rmdir()
+
+
+class BucketFolder:
+    """The same methods over a folder of a bucket, made private where it is missing. All wait out a busy Hub."""
+
+    scratch = None
+
+    def __init__(self, uri):
+        from huggingface_hub import HfApi, HfFileSystem
+        from huggingface_hub.errors import HfHubHTTPError
+
+        owner, name, *path = uri.removeprefix("hf://buckets/").strip("/").split("/")
+        self.where, self.bucket, self.prefix = uri, f"{owner}/{name}", "".join(f"{part}/" for part in path)
+        self.api, self.files = HfApi(), HfFileSystem(skip_instance_cache=True)
+        try:
+            persist(lambda: self.api.create_bucket(self.bucket, private=True, exist_ok=True))
+        except HfHubHTTPError as error:
+            raise Stop(
+                f"The bucket {self.bucket} cannot be made or written: {first_line(error)}. "
+                "Name another place: --checkpoint hf://buckets/OWNER/NAME/FOLDER or --checkpoint FOLDER."
+            ) from error
+
+    def claim(self, name):
+        """No lock, which buckets do not have: two runs at once lose no page, and pay twice. Says where it may be so."""
+        written = [int(when) for path in self.list() for when in re.findall(r"-(\d{13})-\d+-[0-9a-f]{8}\.", path)]
+        ago = time.time() - max(written, default=0) / 1000
+        if name == "run" and ago < RECENT:  # a shard has others beside it
+            say(
+                f"Results were written to {self.where} {max(ago, 0):.0f} s ago. If the run that wrote them is still at "
+                "work, both read the same pages: stop one, or share the work by --shard 0/2 and --shard 1/2."
+            )
+        return io.BytesIO()
+
+    def list(self):
+        self.files.invalidate_cache()
+        tree = persist(lambda: list(self.api.list_bucket_tree(self.bucket, self.prefix or None, recursive=True)))
+        return sorted(entry.path.removeprefix(self.prefix) for entry in tree if entry.type == "file")
+
+    def open(self, name):
+        return persist(lambda: self.files.open(f"hf://buckets/{self.bucket}/{self.prefix}{name}", "rb"))
+
+    def write(self, files):
+        added = [(data, self.prefix + name) for name, data in files.items()]
+        if added:
+            persist(lambda: self.api.batch_bucket_files(self.bucket, add=added))
+
+    def remove(self, names):
+        gone = [self.prefix + name for name in names]
+        if gone:
+            persist(lambda: self.api.batch_bucket_files(self.bucket, delete=gone))
+
+
+# <<< kit/storage.py
+
+# >>> kit/tool.py
+# The edges of every tool: numbers and files that have to make sense, and the exit code.
+
+
+NO_SUCH_PLACE = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError)
+
+
+def whole_number(text):
+    """An argparse type: a whole number above 0."""
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number above 0")
+    return number
+
+
+def above_zero(text):
+    """An argparse type: a number above 0."""
+    if not (number := float(text)) > 0:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return number
+
+
+def share_of_one(text):
+    """An argparse type: a number from 0 to 1."""
+    if not 0 <= (number := float(text)) <= 1:
+        raise argparse.ArgumentTypeError(f"{text} does not lie between 0 and 1")
+    return number
+
+
+def read_utf8(path):
+    """The text of a file. Raises Stop where it is in another encoding, and OSError."""
+    try:
+        return Path(path).read_text("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise Stop(
+            f"{path} is not UTF-8 at byte {error.start}: {error.reason}. Convert it (iconv -t utf-8)."
+        ) from error
+
+
+def parse_json(text):
+    """`json.loads(text)`. Raises ValueError also where lists or objects stand in each other too deeply to be read."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def read_json(path, kind=dict):
+    """What a JSON file holds. Raises Stop where it is damaged or holds something else than `kind`, and OSError."""
+    try:
+        value = parse_json(read_utf8(path))
+    except ValueError as error:
+        raise Stop(f"{path} is no JSON: {error}. Repair or remove it.") from error
+    if not isinstance(value, kind):
+        raise Stop(f"{path} holds {type(value).__name__} where {kind.__name__} was expected. Name another file.")
+    return value
+
+
+def exit_code_of(work):
+    """The exit code of a tool: what `work()` returns, or the code of what ended it, told in one sentence.
+
+    2 where a file or folder that was named is not there, not of that kind, or closed to us. 1 for what passes: Ctrl-C,
+    a disk that is full, a Hub that does not answer.
+    """
+    try:
+        return work()
+    except Stop as problem:
+        code, told = problem.code, problem
+    except NO_SUCH_PLACE as problem:
+        code, told = (2, f"{problem.filename}: {problem.strerror}. Name another.") if problem.filename else (1, problem)
+    except KeyboardInterrupt:
+        code, told = 1, "the same command starts again."
+    except Exception as problem:
+        if not (isinstance(problem, OSError) or is_passing(problem)):
+            raise
+        code, told = 1, f"{first_line(problem)}. The same command starts again."
+    say(f"{'Error' if code == 2 else 'Stopped'}: {told}")
+    return code
+
+
+# <<< kit/tool.py
+
 # >>> kit/endpoint_client.py
 # One chat completion of an OpenAI-compatible endpoint, traced: what came, when, and how it failed.
 
@@ -1166,7 +1521,7 @@ def message_in(data):
     """The message in an error body, else its beginning."""
     text = data.decode(errors="replace")
     try:
-        problem = json.loads(text)
+        problem = parse_json(text)
         problem = problem.get("error", problem)
         return str(problem.get("message", problem) if isinstance(problem, dict) else problem)[:500]
     except (ValueError, AttributeError):
@@ -1176,7 +1531,7 @@ def message_in(data):
 def read_completion(data, trace):
     """Fills the trace from an answer in one piece. Without a stream there is no first token to time."""
     trace["unread"] = data[:2000].decode(errors="replace")
-    reply = json.loads(data)
+    reply = parse_json(data)
     choice = reply["choices"][0]
     trace["text"] = choice["message"]["content"] or ""
     trace["logprobs"] = logprobs_in(choice)
@@ -1195,7 +1550,7 @@ async def read_events(reply, trace, clock, stall):
                 done = True
             if done or not data or not line.startswith(b"data:"):
                 continue
-            event = json.loads(data)
+            event = parse_json(data)
             if event.get("error"):
                 raise ValueError(message_in(data))
             trace["usage"] = event.get("usage") or trace["usage"]
@@ -1875,106 +2230,6 @@ def box_on_page(box, page, width, height):
 
 # <<< kit/blocks.py
 
-# >>> kit/seam.py
-# The types that pass between a recipe's model part and the shared part.
-
-
-class Stop(Exception):
-    """Ends the run with one message for the user: what happened, what was found, what to type next.
-
-    `code` is the exit code: 2 for usage and preflight, 1 for a stop that the same command resumes.
-    """
-
-    def __init__(self, message, code=2):
-        super().__init__(message)
-        self.code = code
-
-
-class PageError(Exception):
-    """One page cannot be read; the message is the sentence that its row gets in `ocr_error`."""
-
-
-@dataclass
-class Page:
-    """One page as the model sees it.
-
-    `image` is RGB, upright, on white, and already inside the recipe's image bounds. `width` and `height` are the
-    pixels of the original after orientation, the space of every bbox that leaves a recipe; for a PDF page they are
-    the pixels at `dpi`. `partial` says that the file ended early and the lower part is missing.
-    """
-
-    image: object
-    width: int
-    height: int
-    dpi: int | None = None
-    partial: bool = False
-
-
-@dataclass
-class Unit:
-    """What one answer is about: a page almost always, a window of pages, a whole document, or a text cell."""
-
-    id: str
-    pages: list
-    text: str | None = None
-
-
-@dataclass
-class Item:
-    """A unit before it is decoded, as the source yields it. Picklable and small: bytes are one page's, or absent.
-
-    `parts` holds one `(data, frame)` per page: data is the encoded bytes, a local path or an `hf://` URI, and frame
-    the 0-based page of a PDF or frame of a TIFF or GIF. `row` is the row in the source split (or the position in the
-    sorted file list), `page` the 1-based page within that row or file, `pages` how many it has, `name` the output
-    name without suffix. `error` is set where the source holds nothing to read.
-    """
-
-    id: str
-    row: int
-    name: str
-    parts: list = field(default_factory=list)
-    text: str | None = None
-    page: int = 1
-    pages: int = 1
-    error: str | None = None
-
-
-class Answer(NamedTuple):
-    """What the model said to one request. `flags` are those of `flags_of`; `logprobs` one float per output token."""
-
-    text: str
-    finish_reason: str | None = "stop"
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    flags: tuple = ()
-    logprobs: list | None = None
-
-
-@dataclass
-class Parsed:
-    """A recipe's reading of one unit. `markdown` is "" for a blank page and never a sentinel.
-
-    `blocks` is a blocks document (or None), `columns` the recipe's own output columns, `flags` what the parser
-    noticed: "unparsed" (the model's protocol was broken; asked again), "repaired", or words of the recipe's own.
-    `answers` are those that the reading was made of, where `steps` threw others away; None is all of them. Their flags
-    become the row's.
-    """
-
-    markdown: str | None
-    blocks: dict | None = None
-    columns: dict = field(default_factory=dict)
-    flags: list = field(default_factory=list)
-    answers: list | None = None
-
-
-def say(message):
-    """Tells the human: stderr, flushed, so that a job log shows it at once. stdout is for the one JSON line."""
-    with contextlib.suppress(OSError):  # a terminal that was closed costs no page
-        print(message, file=sys.stderr, flush=True)
-
-
-# <<< kit/seam.py
-
 # >>> kit/grounding.py
 # Text with boxes as DeepSeek-OCR and Unlimited-OCR write it: readers of both dialects, their Markdown and blocks.
 
@@ -2218,7 +2473,7 @@ def read_gold(folder, name):
     text = next((p.read_text(encoding="utf-8-sig") for p in gold_paths(folder, name, ".md", ".txt")), None)
     boxes = None
     for path in gold_paths(folder, name, ".json"):
-        boxes = [block["bbox"] for block in json.loads(path.read_text())["blocks"] if block.get("bbox")]
+        boxes = [block["bbox"] for block in read_json(path).get("blocks") or [] if block.get("bbox")]
     return None if text is None and boxes is None else {"text": text, "boxes": boxes}
 
 
@@ -2545,180 +2800,6 @@ def recipe_options(module, words=()):
 
 
 # <<< kit/recipes_import.py
-
-# >>> kit/storage.py
-# Where results are kept, a folder here or in a bucket, and the patience that every write to the Hub needs.
-
-
-FIRST_WAIT, LONGEST_WAIT, PATIENCE = 2.0, 60.0, 600.0  # seconds
-FIRST_PATIENCE = 30.0  # before anything has been read
-RECENT = 120.0  # seconds in which a run that is at work has written its next part
-
-
-def persist(call, patience=None):
-    """`call()`, again with growing waits while the Hub is busy: conflicts (409, 412), 408, 429, 5xx, lost connections.
-
-    A `Retry-After` is honoured. Needed because huggingface_hub 2.4 retries neither commits nor repository creation.
-    Raises the last error after `patience` (PATIENCE) seconds, any other error at once.
-    """
-    wait, end = FIRST_WAIT, time.monotonic() + (PATIENCE if patience is None else patience)
-    while True:
-        try:
-            return call()
-        except Exception as error:
-            asked = getattr(getattr(error, "response", None), "headers", {}).get("retry-after", "")
-            pause = max(float(asked) if asked.isdigit() else 0.0, wait * random.uniform(0.5, 1))
-            if not is_passing(error) or time.monotonic() + pause > end:
-                raise
-            said = "The Hub answered" if hasattr(error, "response") else "The Hub cannot be reached"
-            say(f"{said}: {first_line(error)}. Trying again in {pause:.0f} s.")
-            time.sleep(pause)
-            wait = min(2 * wait, LONGEST_WAIT)
-
-
-def is_passing(error):
-    """Whether trying again may help: the Hub or the way to it is busy or broken for the moment."""
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    if status is not None:
-        return status in (408, 409, 412, 425, 429) or status >= 500
-    transports = ("httpx", "httpx2", "httpcore", "requests", "urllib3")  # the client library differs by hub version
-    if isinstance(error, (ConnectionError, TimeoutError)) or type(error).__module__.split(".")[0] in transports:
-        return True
-    if isinstance(error, RuntimeError) and "xet" in str(error).lower():  # hf_xet's failures have no class of their own
-        return True
-    return error.__cause__ is not None and is_passing(error.__cause__)
-
-
-def first_line(error):
-    """One line about an exception: its type and the first line of its message."""
-    return f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0]}"
-
-
-def unique_stamp():
-    """A name part that sorts by time and is unique across processes and machines."""
-    return f"{time.time_ns() // 1_000_000:013d}-{os.getpid()}-{secrets.token_hex(4)}"
-
-
-def open_storage(uri):
-    """A `BucketFolder` for `hf://buckets/...`, else a `LocalFolder`. Raises Stop where the bucket cannot be made."""
-    return BucketFolder(uri) if uri.startswith("hf://buckets/") else LocalFolder(uri)
-
-
-class LocalFolder:
-    """Files under one folder. A file appears whole or not at all; what is half written lies under `.tmp`."""
-
-    def __init__(self, path):
-        self.where = str(path)
-        self.root = Path(path).expanduser()
-        self.scratch = self.root / ".tmp"
-
-    def claim(self, name):
-        """Takes a lock that ends with this process, or with `close` of what is returned. Raises Stop if it is taken."""
-        try:
-            import fcntl
-        except ImportError:  # Windows
-            return io.BytesIO()
-        self.scratch.mkdir(parents=True, exist_ok=True)
-        lock = open(self.scratch / f"{name}.lock", "wb")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.close()
-            raise Stop(
-                f"Another run of this command is at work in {self.where}. Wait for it, or share the work by --shard "
-                "0/2 and --shard 1/2.",
-                code=1,
-            ) from None
-        except OSError:  # a mount without locks
-            pass
-        return lock
-
-    def list(self):
-        """The relative paths of all files, sorted."""
-        found, folders = [], [str(self.root)] if self.root.is_dir() else []
-        while folders:
-            for entry in os.scandir(folders.pop()):
-                if not entry.is_dir(follow_symlinks=False):
-                    found.append(os.path.relpath(entry.path, self.root).replace(os.sep, "/"))
-                elif entry.name != ".tmp":
-                    folders.append(entry.path)
-        return sorted(found)
-
-    def open(self, name):
-        """A binary file to read."""
-        return open(self.root / name, "rb")
-
-    def write(self, files):
-        """Writes each of `files`, a dict from relative path to bytes. Raises OSError."""
-        self.scratch.mkdir(parents=True, exist_ok=True)
-        for name, data in files.items():
-            part, target = self.scratch / unique_stamp(), self.root / name
-            part.write_bytes(data)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            os.replace(part, target)
-
-    def remove(self, names):
-        """Removes files, what killed runs left half written, and then the folder if it is empty."""
-        for name in names:
-            (self.root / name).unlink(missing_ok=True)
-        shutil.rmtree(self.scratch, ignore_errors=True)
-        with contextlib.suppress(OSError):  # something else is kept there
-            self.root.rmdir()
-            if self.root.parent.name == ".ocr-runs":
-                self.root.parent.rmdir()
-
-
-class BucketFolder:
-    """The same methods over a folder of a bucket, made private where it is missing. All wait out a busy Hub."""
-
-    scratch = None
-
-    def __init__(self, uri):
-        from huggingface_hub import HfApi, HfFileSystem
-        from huggingface_hub.errors import HfHubHTTPError
-
-        owner, name, *path = uri.removeprefix("hf://buckets/").strip("/").split("/")
-        self.where, self.bucket, self.prefix = uri, f"{owner}/{name}", "".join(f"{part}/" for part in path)
-        self.api, self.files = HfApi(), HfFileSystem(skip_instance_cache=True)
-        try:
-            persist(lambda: self.api.create_bucket(self.bucket, private=True, exist_ok=True))
-        except HfHubHTTPError as error:
-            raise Stop(
-                f"The bucket {self.bucket} cannot be made or written: {first_line(error)}. "
-                "Name another place: --checkpoint hf://buckets/OWNER/NAME/FOLDER or --checkpoint FOLDER."
-            ) from error
-
-    def claim(self, name):
-        """No lock, which buckets do not have: two runs at once lose no page, and pay twice. Says where it may be so."""
-        written = [int(when) for path in self.list() for when in re.findall(r"-(\d{13})-\d+-[0-9a-f]{8}\.", path)]
-        ago = time.time() - max(written, default=0) / 1000
-        if name == "run" and ago < RECENT:  # a shard has others beside it
-            say(
-                f"Results were written to {self.where} {max(ago, 0):.0f} s ago. If the run that wrote them is still at "
-                "work, both read the same pages: stop one, or share the work by --shard 0/2 and --shard 1/2."
-            )
-        return io.BytesIO()
-
-    def list(self):
-        self.files.invalidate_cache()
-        tree = persist(lambda: list(self.api.list_bucket_tree(self.bucket, self.prefix or None, recursive=True)))
-        return sorted(entry.path.removeprefix(self.prefix) for entry in tree if entry.type == "file")
-
-    def open(self, name):
-        return persist(lambda: self.files.open(f"hf://buckets/{self.bucket}/{self.prefix}{name}", "rb"))
-
-    def write(self, files):
-        added = [(data, self.prefix + name) for name, data in files.items()]
-        if added:
-            persist(lambda: self.api.batch_bucket_files(self.bucket, add=added))
-
-    def remove(self, names):
-        gone = [self.prefix + name for name in names]
-        if gone:
-            persist(lambda: self.api.batch_bucket_files(self.bucket, delete=gone))
-
-
-# <<< kit/storage.py
 
 # >>> kit/pages.py
 # Encoded bytes, a path or a URI to one upright RGB page on white.
@@ -3858,79 +3939,6 @@ def open_source(options, recipe):
 
 
 # <<< kit/source.py
-
-# >>> kit/tool.py
-# The edges of every tool: numbers and files that have to make sense, and the exit code.
-
-
-NO_SUCH_PLACE = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError)
-
-
-def whole_number(text):
-    """An argparse type: a whole number above 0."""
-    if (number := int(text)) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a whole number above 0")
-    return number
-
-
-def above_zero(text):
-    """An argparse type: a number above 0."""
-    if not (number := float(text)) > 0:
-        raise argparse.ArgumentTypeError(f"{text} is not above 0")
-    return number
-
-
-def share_of_one(text):
-    """An argparse type: a number from 0 to 1."""
-    if not 0 <= (number := float(text)) <= 1:
-        raise argparse.ArgumentTypeError(f"{text} does not lie between 0 and 1")
-    return number
-
-
-def read_utf8(path):
-    """The text of a file. Raises Stop where it is in another encoding, and OSError."""
-    try:
-        return Path(path).read_text("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise Stop(
-            f"{path} is not UTF-8 at byte {error.start}: {error.reason}. Convert it (iconv -t utf-8)."
-        ) from error
-
-
-def read_json(path, kind=dict):
-    """What a JSON file holds. Raises Stop where it is damaged or holds something else than `kind`, and OSError."""
-    try:
-        value = json.loads(read_utf8(path))
-    except ValueError as error:
-        raise Stop(f"{path} is no JSON: {error}. Repair or remove it.") from error
-    if not isinstance(value, kind):
-        raise Stop(f"{path} holds {type(value).__name__} where {kind.__name__} was expected. Name another file.")
-    return value
-
-
-def exit_code_of(work):
-    """The exit code of a tool: what `work()` returns, or the code of what ended it, told in one sentence.
-
-    2 where a file or folder that was named is not there, not of that kind, or closed to us. 1 for what passes: Ctrl-C,
-    a disk that is full, a Hub that does not answer.
-    """
-    try:
-        return work()
-    except Stop as problem:
-        code, told = problem.code, problem
-    except NO_SUCH_PLACE as problem:
-        code, told = (2, f"{problem.filename}: {problem.strerror}. Name another.") if problem.filename else (1, problem)
-    except KeyboardInterrupt:
-        code, told = 1, "the same command starts again."
-    except Exception as problem:
-        if not (isinstance(problem, OSError) or is_passing(problem)):
-            raise
-        code, told = 1, f"{first_line(problem)}. The same command starts again."
-    say(f"{'Error' if code == 2 else 'Stopped'}: {told}")
-    return code
-
-
-# <<< kit/tool.py
 # <<< shared part
 
 

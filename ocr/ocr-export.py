@@ -530,7 +530,7 @@ def sheets_of_files(options, kind, place):
     for name in names:
         stem = name.removesuffix(".json")
         try:
-            record = json.loads(source_bytes(f"{base}/{name}"))
+            record = parse_json(source_bytes(f"{base}/{name}"))
         except (ValueError, PageError) as error:
             yield stem, f"{name} cannot be read: {error}"
             continue
@@ -615,7 +615,7 @@ def sheets_of_dataset(options, name):
         if row[column] is None:
             continue
         try:
-            document = json.loads(row[column])
+            document = parse_json(row[column])
         except ValueError as error:
             yield stem, f"the blocks are no JSON: {error}"
             continue
@@ -628,7 +628,7 @@ def sheets_of_dataset(options, name):
 
 def model_of(info):
     try:
-        return json.loads(info)[-1].get("model_id") or ""
+        return parse_json(info)[-1].get("model_id") or ""
     except (TypeError, ValueError, LookupError, AttributeError):
         return ""
 
@@ -2201,10 +2201,18 @@ def read_utf8(path):
         ) from error
 
 
+def parse_json(text):
+    """`json.loads(text)`. Raises ValueError also where lists or objects stand in each other too deeply to be read."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
 def read_json(path, kind=dict):
     """What a JSON file holds. Raises Stop where it is damaged or holds something else than `kind`, and OSError."""
     try:
-        value = json.loads(read_utf8(path))
+        value = parse_json(read_utf8(path))
     except ValueError as error:
         raise Stop(f"{path} is no JSON: {error}. Repair or remove it.") from error
     if not isinstance(value, kind):

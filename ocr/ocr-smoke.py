@@ -1506,10 +1506,18 @@ def read_utf8(path):
         ) from error
 
 
+def parse_json(text):
+    """`json.loads(text)`. Raises ValueError also where lists or objects stand in each other too deeply to be read."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
 def read_json(path, kind=dict):
     """What a JSON file holds. Raises Stop where it is damaged or holds something else than `kind`, and OSError."""
     try:
-        value = json.loads(read_utf8(path))
+        value = parse_json(read_utf8(path))
     except ValueError as error:
         raise Stop(f"{path} is no JSON: {error}. Repair or remove it.") from error
     if not isinstance(value, kind):
@@ -1837,8 +1845,11 @@ def folder_table(folder):
     notes = {}
     for path in sorted(folder.glob("_run/errors-*.jsonl")):
         for line in path.read_text("utf-8").splitlines():
-            note = json.loads(line)
-            notes[note["name"]] = note
+            try:
+                note = parse_json(line)
+                notes[note["name"]] = note
+            except (ValueError, KeyError, TypeError) as error:
+                raise Stop(f"{path} is damaged: {first_line(error)}. Repair or remove it.") from error
     if not texts and not notes:
         raise Stop(f"{folder} holds no .md files: no outputs to compare. Name the folder that a recipe wrote to.")
     rows = []
@@ -1888,7 +1899,7 @@ def info_entries(table):
     """The entries of the first `inference_info` that is filled: a JSON list, but objects and strings are met too."""
     for value in table.columns.get("inference_info") or ():
         try:
-            entries = json.loads(value) if isinstance(value, str) else value
+            entries = parse_json(value) if isinstance(value, str) else value
         except ValueError:
             continue
         entries = entries if isinstance(entries, list) else [entries]
@@ -2481,7 +2492,7 @@ def read_facts(path):
             if not line.strip():
                 continue
             try:
-                fact = json.loads(line)
+                fact = parse_json(line)
                 stem, page, kind = re.sub(r"\.\w+$", "", fact["pdf"]), int(fact["page"]), fact["type"]
             except (ValueError, KeyError, TypeError) as error:
                 raise Stop(f"{path}, line {number}: a fact has pdf, page, id and type; {error!r}.") from error
@@ -2972,7 +2983,7 @@ def read_truth_folder(folder):
     strata = {}
     if (root / "pages.jsonl").is_file():
         try:
-            rows = [json.loads(line) for line in read_utf8(root / "pages.jsonl").splitlines() if line.strip()]
+            rows = [parse_json(line) for line in read_utf8(root / "pages.jsonl").splitlines() if line.strip()]
             strata = {row.pop("name"): row for row in rows}
         except (ValueError, KeyError, AttributeError, TypeError) as error:
             raise Stop(f'{folder}/pages.jsonl: a line is {{"name": PAGE, ...}}; {error!r}. Repair it.') from error
@@ -2987,7 +2998,7 @@ def read_truth_folder(folder):
 def read_blocks(text):
     """The blocks document in a string: itself, or what a recipe's `NAME.json` holds of it. None for anything else."""
     try:
-        document = json.loads(text) if text else None
+        document = parse_json(text) if text else None
     except ValueError:
         return None
     document = document.get("blocks") if isinstance(document, dict) and "schema" not in document else document

@@ -1021,10 +1021,18 @@ def read_utf8(path):
         ) from error
 
 
+def parse_json(text):
+    """`json.loads(text)`. Raises ValueError also where lists or objects stand in each other too deeply to be read."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
 def read_json(path, kind=dict):
     """What a JSON file holds. Raises Stop where it is damaged or holds something else than `kind`, and OSError."""
     try:
-        value = json.loads(read_utf8(path))
+        value = parse_json(read_utf8(path))
     except ValueError as error:
         raise Stop(f"{path} is no JSON: {error}. Repair or remove it.") from error
     if not isinstance(value, kind):
@@ -1352,8 +1360,11 @@ def folder_table(folder):
     notes = {}
     for path in sorted(folder.glob("_run/errors-*.jsonl")):
         for line in path.read_text("utf-8").splitlines():
-            note = json.loads(line)
-            notes[note["name"]] = note
+            try:
+                note = parse_json(line)
+                notes[note["name"]] = note
+            except (ValueError, KeyError, TypeError) as error:
+                raise Stop(f"{path} is damaged: {first_line(error)}. Repair or remove it.") from error
     if not texts and not notes:
         raise Stop(f"{folder} holds no .md files: no outputs to compare. Name the folder that a recipe wrote to.")
     rows = []
@@ -1403,7 +1414,7 @@ def info_entries(table):
     """The entries of the first `inference_info` that is filled: a JSON list, but objects and strings are met too."""
     for value in table.columns.get("inference_info") or ():
         try:
-            entries = json.loads(value) if isinstance(value, str) else value
+            entries = parse_json(value) if isinstance(value, str) else value
         except ValueError:
             continue
         entries = entries if isinstance(entries, list) else [entries]
@@ -1861,7 +1872,7 @@ def jsonl_rows(path):
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            row = parse_json(line)
             if not isinstance(row, dict):
                 raise ValueError("no JSON object")
         except ValueError as error:

@@ -61,7 +61,8 @@ def place(tmp_path, monkeypatch):
     (tmp_path / "cut" / "p0.md").write_text("x")
     (tmp_path / "cut" / "p0.json").write_text("{")
     files = {"file.txt": b"x", "bad.json": b"{", "list.json": b"[1]", "number.json": b"7", "bad.jsonl": b"no\n{}\n",
-             "bad.parquet": b"PAR1", "bad.csv": b"\xff\xfe\0"}  # fmt: skip
+             "deep.json": b"[" * 100_000, "deep.jsonl": b"[" * 100_000 + b"\n{}\n", "bad.parquet": b"PAR1",
+             "bad.csv": b"\xff\xfe\0"}  # fmt: skip
     for name, data in files.items():
         (tmp_path / name).write_bytes(data)
 
@@ -73,7 +74,8 @@ CASES = {
         "--mode pointwise": "--pointwise", "--mode pointwise --pointwise none.csv": "none.csv",
         "--mode pointwise --pointwise bad.parquet": "bad.parquet", "--mode pointwise --pointwise bad.csv": "bad.csv",
         "--mode pointwise --pointwise list.json": "no list of rows", "--ci 2 empty": "--ci",
-        "--mode pointwise --pointwise number.json": "no list of rows",
+        "--mode pointwise --pointwise number.json": "no list of rows", "deep.jsonl": "line 1",
+        "--mode pointwise --pointwise deep.json": "nested too deeply",
     },
     "ocr-jury-bench": {
         RUNS: "--judge", f"nowhere {JUDGE}": "nowhere", f"file.txt {JUDGE}": "file.txt", f"empty {JUDGE}": "empty",
@@ -91,12 +93,14 @@ CASES = {
         "bench/a --truth empty": "empty", "bench/a --truth latin": "not UTF-8", "cut --truth truth": "p0.json",
         "bench/a --truth notes": "pages.jsonl", "bench/a --truth truth --facts none": "none",
         "bench/a --truth truth --facts bad.jsonl": "line 1", "bench/a --truth truth --out file.txt": "file.txt",
+        "bench/a --truth truth --facts deep.jsonl": "nested too deeply",
         "bench/a --truth truth --bootstrap 0": "--bootstrap", "bench/a --truth truth --by x": "--by x",
     },
     "ocr-smoke": {
         "": "OUT", "file.txt": "file.txt", "img/p0.png/x": "img/p0.png", "drawn --only x": "no page x",
         "truth --check x=bench/a --baseline bad.json": "bad.json", "truth --check x=bench/a": "--baseline",
         "truth --check x=bench/a --baseline number.json": "number.json",
+        "truth --check x=bench/a --baseline deep.json": "nested too deeply",
         "truth --check x=none --baseline f.json --update": "none",
     },
     "ocr-export": {
@@ -109,10 +113,12 @@ CASES = {
         "bench/a bench/b --images none": "--images none", f"{RUNS} --port 99999": "--port 99999",
         f"{RUNS} --auth-env NOT_THERE": "NOT_THERE", f"{RUNS} --store file.txt": "file.txt",
         f"{RUNS} --judge-results bad.jsonl": "line 1", f"{RUNS} --pairs-file none": "none",
+        f"{RUNS} --judge-results deep.jsonl": "nested too deeply", f"{RUNS} --pairs-file deep.json": "deep.json",
         f"{RUNS} --pairs-file number.json": "number.json", f"{RUNS} --report --store none": "none",
     },
     "ocr-bench-run": {
         "": "Name INPUT", "a/b c/d": "--models", "a/b c/d --models x": "no recipe x", f"{JOB} --catalog none": "none",
+        f"{JOB} --catalog deep.json": "deep.json", "--resume --state deep.json": "deep.json",
         f"{JOB} --catalog bad.json": "bad.json", f"{JOB} --catalog number.json": "number.json",
         "--resume --state none.json": "none.json", "--resume --state bad.json": "bad.json",
         f"{JOB} --timeout x": "no duration", f"{JOB} --attempts 0": "--attempts", f"{JOB} --label x": "--label x",
@@ -133,6 +139,7 @@ CASES = {
         f'{TARGET} --target "glm-ocr=http://h/v1,args=\'x"': "args=", f"{TARGET},key=NOT_THERE": "NOT_THERE",
         f"{TARGET} --out file.txt": "file.txt", f"{TARGET} --out bench": "bench", f"{TARGET} --gold none": "none",
         f"{TARGET} --repeat 0": "--repeat", f"{TARGET} --timeout 0": "--timeout", "page number.json": "number.json",
+        "page deep.json": "nested too deeply",
         f"{TARGET} --concurrency 0": "--concurrency", "page none.json": "none.json", "page bad.json": "bad.json",
         TARGET.replace("img", "nowhere"): "nowhere", TARGET.replace("img", "empty"): "empty",
         f"{TARGET} --fail-under 7": "--fail-under", "adapters --recipes none": "none",
