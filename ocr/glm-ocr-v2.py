@@ -43,6 +43,7 @@ import sys
 # isort: split
 import argparse
 import asyncio
+import atexit
 import base64
 import contextlib
 import fnmatch
@@ -1006,12 +1007,18 @@ def _pdf_document(data):
     return _open_pdf(_fetch(data) if isinstance(data, str) else bytes(data), None)
 
 
-@functools.lru_cache(maxsize=1)  # opening a PDF of 1,000 pages again for each page would take most of the time
-def _open_pdf(source, version):
+@functools.cache
+def _pdfium():
     import pypdfium2
 
+    atexit.register(_open_pdf.cache_clear)  # before pypdfium2 looks for what is still open, and complains of it
+    return pypdfium2
+
+
+@functools.lru_cache(maxsize=1)  # opening a PDF of 1,000 pages again for each page would take most of the time
+def _open_pdf(source, version):
     try:
-        document = pypdfium2.PdfDocument(source)
+        document = _pdfium().PdfDocument(source)
         document.init_forms()
     except Exception as error:
         # For a PDF without pages pdfium reports its last error code, whatever file that came from.
