@@ -1185,8 +1185,9 @@ def _pdfium():
 
 @functools.lru_cache(maxsize=1)  # opening a PDF of 1,000 pages again for each page would take most of the time
 def _open_pdf(source, version):
+    pdfium = _pdfium()
     try:
-        document = _pdfium().PdfDocument(source)
+        document = pdfium.PdfDocument(source)
         document.init_forms()
     except Exception as error:
         # For a PDF without pages pdfium reports its last error code, whatever file that came from.

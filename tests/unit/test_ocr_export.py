@@ -4,6 +4,7 @@ import importlib.util
 import io
 import json
 import random
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from lxml import etree
 from PIL import Image, ImageDraw, ImageFont
 
-from tests.unit.recipe_file import load_recipe
+from tests.unit.recipe_file import OCR, load_recipe
 
 export = load_recipe("ocr-export")
 
@@ -494,3 +495,18 @@ def test_a_dataset(tmp_path, monkeypatch, capsys):
     assert len(pypdfium2.PdfDocument(tmp_path / "out" / "many.pdf")) == 2
     code, _, said = run(monkeypatch, capsys, "user/ocr", tmp_path / "b", "--blocks-column", "x")
     assert code == 2 and "--blocks-column" in said
+
+
+def test_nothing_is_left_open_at_the_end(tmp_path):
+    """pypdfium2 complains on stderr of a PDF that nobody closed."""
+    pages = [Image.new("L", (100, 140), 255)] * 2
+    (tmp_path / "blocks" / "book").mkdir(parents=True)
+    (tmp_path / "images").mkdir()
+    pages[0].save(tmp_path / "images" / "book.pdf", save_all=True, append_images=pages[1:])
+    for number in (1, 2):
+        record = json.dumps({"blocks": document()})
+        (tmp_path / "blocks" / "book" / f"page_{number:03d}.json").write_text(record)
+    command = [sys.executable, str(OCR / "ocr-export.py"), "blocks", "out", "--images", "images", "--formats", "pdf"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert (tmp_path / "out" / "book.pdf").is_file()
+    assert done.stderr.strip() == "2 pages, 1 files, 0 blocks, 0 blocks on print, 0 errors"
