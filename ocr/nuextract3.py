@@ -3606,8 +3606,8 @@ def preflight_vllm(options, recipe):
         return
     set_environment(recipe)
     args = engine_args(options, recipe)
+    cards = needed_gpus(recipe["name"])  # first: where there is none, no vLLM need be fetched
     package = check_version(recipe)
-    cards = needed_gpus(recipe["name"])
     config = model_config(options)
     check_code(args, config, package)
     check_lengths(options, recipe, config)

@@ -40,7 +40,8 @@ RECIPES = {name: made for made, names in ARCHITECTURES.items() for name in names
 # Words of the command line beside the common ones.
 WORDS = dict.fromkeys(("surya-ocr", "surya-ocr-bucket"), ["--task", "table"])  # one request for a page
 # vLLM 0.32, which the recipes refuse, gives pages that are encoded together each other's image.
-WORDS |= dict.fromkeys(("hunyuan-ocr", "hunyuan-ocr-1.5"), ["--window", "1"])
+MIXED_UP = {"hunyuan-ocr", "hunyuan-ocr-1.5"}
+WORDS |= dict.fromkeys(MIXED_UP, ["--window", "1"])
 
 SIZES = [(280 + 28 * n, 336 + 56 * n) for n in range(6)]
 # (pixels along one side of a token, fewest pixels of an image, most): of the tiny processors, and of the recipes that
@@ -84,16 +85,16 @@ RUNS = [(recipe, engine) for recipe in RECIPES for engine in engines_of(recipe)]
 
 @pytest.fixture(scope="session")
 def ran(python, environment, tiny, pages, tmp_path_factory):
-    """`ran(recipe, engine)`: (what the run says of itself, output name to text, to its row), run once for each."""
+    """`ran(recipe, engine, *words)`: (what the run says of itself, output name to text, to its row), run once each."""
     done = {}
 
-    def run(recipe, engine):
-        if (recipe, engine) not in done:
+    def run(recipe, engine, *words):
+        if (recipe, engine, *words) not in done:
             folder = tmp_path_factory.mktemp(f"{recipe}-{engine}")
             command = [
                 python, runnable(recipe, folder, RECIPES[recipe]), pages, folder / "out", "--engine", engine,
                 "--model", tiny(RECIPES[recipe]), "--max-tokens", "24", "--max-model-len", "20000", "--retries", "0",
-                "--temperature", "0", "--checkpoint", folder / "checkpoint", *WORDS.get(recipe, []),
+                "--temperature", "0", "--checkpoint", folder / "checkpoint", *WORDS.get(recipe, []), *words,
             ]  # fmt: skip
             result = subprocess.run(
                 list(map(str, command)), cwd=folder, env=with_plugin(environment, folder, RECIPES[recipe]),
@@ -102,8 +103,8 @@ def ran(python, environment, tiny, pages, tmp_path_factory):
             assert result.returncode == 0, result.stderr[-4000:]
             texts = {path.stem: path.read_text() for path in (folder / "out").glob("*.md")}
             rows = {name: json.loads((folder / "out" / f"{name}.json").read_text()) for name in texts}
-            done[recipe, engine] = last_json(result.stdout), texts, rows
-        return done[recipe, engine]
+            done[recipe, engine, *words] = last_json(result.stdout), texts, rows
+        return done[recipe, engine, *words]
 
     return run
 
@@ -156,6 +157,19 @@ def words_of(recipe):
     contents = [message["content"] for message in body["messages"] if isinstance(message["content"], list)]
     texts = [part["text"] for parts in contents for part in parts if part["type"] == "text"]
     return re.sub(r"<\|\w+\|>|<image>", "", "".join(texts))
+
+
+def marked(recipe):
+    mixed = pytest.mark.xfail(strict=True, reason="vLLM mixes up pages; where this passes, the recipes can admit it")
+    return pytest.param(recipe, marks=[mixed] if recipe in MIXED_UP else [])
+
+
+@pytest.mark.parametrize("recipe", [marked(names[0]) for names in ARCHITECTURES.values() if names[0] in RECIPES])
+def test_pages_read_together_are_read_as_alone(ran, recipe):
+    engine = engines_of(recipe)[0]
+    _, together, _ = ran(recipe, engine, *(["--window", "64"] if recipe in MIXED_UP else []))
+    _, alone, _ = ran(recipe, engine, "--window", "1")
+    assert together == alone
 
 
 @pytest.mark.parametrize("recipe", [name for name in RECIPES if len(engines_of(name)) > 1])
