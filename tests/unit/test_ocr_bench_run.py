@@ -198,7 +198,7 @@ def test_the_state_file_belongs_to_one_run_and_replaces_itself_whole(tmp_path):
         "state.json"
     ]
     with pytest.raises(bench.Stop, match="max_samples was 5 and is 6.*--resume"):
-        bench.open_state(options_of(line.replace("5", "6")))
+        bench.open_state(options_of(line.replace("--max-samples 5", "--max-samples 6")))
     resumed = options_of(f"--resume --state {path}")
     assert bench.open_state(resumed)[1] == state and (resumed.input, resumed.max_samples) == ("user/in", 5)
     with pytest.raises(bench.Stop, match="no state file"):
