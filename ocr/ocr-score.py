@@ -20,7 +20,7 @@
 """Scores outputs against ground truth: characters, words, reading order, tables, formulas, boxes, facts.
 
     uv run ocr/ocr-score.py out --truth samples
-    uv run ocr/ocr-score.py pp=out/pp tesseract=out/tesseract --truth smoke --by language --max-cer 0.1
+    uv run ocr/ocr-score.py pp=./out/pp tesseract=./out/tesseract --truth smoke --by language --max-cer 0.1
     uv run ocr/ocr-score.py user/bench --truth user/pages --truth-column text --from-prs
 
 OUTPUTS are folders that recipes wrote, or a dataset with a config, a pull request or a column per model; NAME=OUTPUTS

@@ -25,10 +25,10 @@
 """OCR smoke set: 29 small pages with true text, tables and boxes, and a check that models read them as before.
 
     uv run ocr/ocr-smoke.py smoke
-    uv run ocr/pp-ocrv6.py smoke out/pp
-    uv run ocr/ocr-score.py out/pp --truth smoke --by quality
-    uv run ocr/ocr-smoke.py smoke --check pp=out/pp --baseline figures.json            exit code 3 where it reads worse
-    uv run ocr/ocr-smoke.py smoke --check pp=out/pp --baseline figures.json --update   these are the figures from now on
+    uv run ocr/pp-ocrv6.py smoke ./out/pp
+    uv run ocr/ocr-score.py ./out/pp --truth smoke --by quality
+    uv run ocr/ocr-smoke.py smoke --check pp=./out/pp --baseline figures.json            exit code 3 where it reads worse
+    uv run ocr/ocr-smoke.py smoke --check pp=./out/pp --baseline figures.json --update   these are the figures from now on
 
 The pages cross document kind (book, article, newspaper, table, form, title page, letter, list, blank), quality
 (clean, skewed, noisy, low contrast, JPEG), language (English, French, German, Polish, Czech, Greek, Russian, Chinese,
