@@ -7,7 +7,7 @@ import time
 from kit.answers import flags_of, row_of, sentence, subject
 from kit.pages import image_bounds
 from kit.seam import Answer, Page, PageError, Unit, say
-from kit.workers import decoded, error_of, in_workers, opened_items, worker_count
+from kit.workers import decoded, in_workers, opened_items, worker_count
 
 
 def local(items, options, recipe, stop, load, predict):
@@ -28,9 +28,16 @@ def local(items, options, recipe, stop, load, predict):
     else:
         work = functools.partial(predict_items, predict, image_bounds(options, recipe))
         say(f"Loading the model, in at most {worker_count(recipe)} processes.")
-        pairs = in_workers(items, reading, work, worker_count(recipe), stop, batch)
+        pairs = in_workers(items, reading, work, worker_count(recipe), stop, batch, recipe.get("timeout", 600))
     for item, result in pairs:
-        yield error_of(item, result) or local_row(item, *result)
+        if isinstance(result, BaseException):
+            yield row_of(item, None, None, None, attempts=int(isinstance(result, ReadError)), error=sentence(result))
+        else:
+            yield local_row(item, *result)
+
+
+class ReadError(PageError):
+    """The model failed on a page that could be decoded: it was asked, unlike about a page that could not."""
 
 
 def local_setup(load, options):
@@ -64,10 +71,11 @@ def predict_outcomes(predict, state, outcomes):
     started = time.monotonic()
     try:
         parsed = predict([subject(unit) for unit, _ in good], model, options) if good else []
-    except Exception:
-        if len(good) < 2:
-            raise
-        return [predict_alone(predict, state, outcome) for outcome in outcomes]
+    except Exception as problem:
+        if len(good) > 1:
+            return [predict_outcomes(predict, state, [outcome])[0] for outcome in outcomes]
+        failed = ReadError(sentence(problem))
+        return [outcome if isinstance(outcome, BaseException) else failed for outcome in outcomes]
     seconds = (time.monotonic() - started) / max(len(good), 1)
     results = iter(parsed)
     return [
@@ -76,13 +84,6 @@ def predict_outcomes(predict, state, outcomes):
         else (next(results), any(page.partial for page in outcome[0].pages), outcome[1], seconds)
         for outcome in outcomes
     ]
-
-
-def predict_alone(predict, state, outcome):
-    try:
-        return predict_outcomes(predict, state, [outcome])[0]
-    except Exception as problem:
-        return PageError(sentence(problem))
 
 
 def local_row(item, parsed, partial, sha256, seconds):

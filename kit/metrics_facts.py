@@ -70,7 +70,7 @@ def fact_present(fact, text):
     differences = fact.get("max_diffs", 0)
     if len(text) < len(wanted) - differences:  # partial_ratio would look for the text in what is wanted
         return False
-    return partial_ratio(wanted, text) / 100 >= 1 - differences / len(wanted)
+    return partial_ratio(wanted, text) / 100 >= 1 - differences / max(1, len(wanted))
 
 
 def fact_absent(fact, text):

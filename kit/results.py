@@ -56,6 +56,12 @@ def inference_entry(options, run):
     return {"model_id": run["model"], "column_name": options.output_column, **described}
 
 
+def flat(run):
+    """The identity of a run, with the options of the recipe and the facts of the source beside the rest."""
+    own, source = run.pop("options") or {}, run.pop("source")
+    return {**run, **own, **source}
+
+
 def storable(text):
     """Text without lone surrogates, which broken JSON or file names may hold and neither Arrow nor SQLite takes."""
     return text.encode("utf-8", "replace").decode()
@@ -223,12 +229,10 @@ class Results:
             raise Stop(f"{self.storage.where} holds results, but not of which run: {name} is gone. Name another place.")
         if name not in names:
             self.storage.write({name: json.dumps(mine, indent=1).encode()})
-        kept = json.loads(self._read(name))
-        if kept == mine:
+        kept, mine = map(flat, (json.loads(self._read(name)), mine))
+        key = next((key for key in {**mine, **kept} if kept.get(key) != mine.get(key)), None)
+        if key is None:
             return
-        kept, mine = ({**run, **(run.get("options") or {}), **run["source"]} for run in (kept, mine))
-        changed = (key for key in {**mine, **kept} if kept.get(key) != mine.get(key))
-        key = next(key for key in changed if key not in ("source", "options"))
         raise Stop(
             f"{self.storage.where} holds the results of another run: its {key} is {kept.get(key)!r}, now it is "
             f"{mine.get(key)!r}. Go on with the old setting, {self.elsewhere}, or delete {self.storage.where}."

@@ -100,6 +100,9 @@ def engine_rows(engine, items, steps, options, recipe, stop, results):
                     finished += 1
                     yield row
                 return
+            except Stop as problem:
+                problem.code = 1 if rebuilds else problem.code  # it ran before: pages are finished, and more can be
+                raise
             except EngineDied as death:
                 ids = feed.crashed()
                 results.record_death(ids)

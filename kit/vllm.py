@@ -175,10 +175,10 @@ def check_version(recipe):
     if not version:
         raise Stop(f"vLLM is not installed for {python}. {remedy}")
     found, excluded = Version(version), window.get("exclude", {})
-    wrong = version in excluded or found < Version(window.get("min", "0"))
+    wrong = found.public in excluded or found < Version(window.get("min", "0"))
     if wrong or (window.get("below") and found >= Version(window["below"])):
         bounds = " and ".join(f"{word} {window[word]}" for word in ("min", "below") if window.get(word))
-        reason = (excluded.get(version) if isinstance(excluded, dict) else "") or window.get("reason", "")
+        reason = excluded.get(found.public, "") or window.get("reason", "")
         raise Stop(
             f"vLLM {version} is installed; {recipe['name']} runs on {bounds or 'others'}"
             + (f" except {', '.join(excluded)}" if excluded else "")

@@ -10,7 +10,7 @@ import time
 from collections import deque
 from multiprocessing.connection import wait
 
-from kit.answers import failed_row, sentence
+from kit.answers import sentence
 from kit.pages import image_bounds, open_page, sha256_of, source_bytes
 from kit.seam import PageError, Stop, Unit
 
@@ -107,7 +107,13 @@ def in_workers(items, setup, work, count, stop, batch=1, timeout=600):
                     break
             hungry = any(worker.ready and len(worker.held) < 2 for worker in workers)
             pause = 0 if hungry and waiting else 0.02 if not drained else 0.5
-            for pipe in wait([worker.pipe for worker in workers], pause):
+            heard = wait([worker.pipe for worker in workers], pause)
+            # Whoever has something to say is not silent, however long nobody took what this generator yields.
+            for worker in workers:
+                silent = worker.held and worker.ready and worker.pipe not in heard
+                if silent and time.monotonic() - worker.since > timeout:
+                    worker.process.kill()
+            for pipe in heard:
                 worker = next(worker for worker in workers if worker.pipe is pipe)
                 try:
                     kind, value = pipe.recv()
@@ -121,8 +127,6 @@ def in_workers(items, setup, work, count, stop, batch=1, timeout=600):
                     worker.ready = True
                 else:
                     yield from zip(worker.held.popleft(), value, strict=True)
-            for worker in [w for w in workers if w.held and w.ready and time.monotonic() - w.since > timeout]:
-                worker.process.kill()
     finally:
         source.close()
         for worker in workers:
@@ -237,8 +241,3 @@ def worker_count(recipe):
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 1 << 33
     return max(1, min(cores, int(memory * 0.7 / recipe.get("worker_memory", 1 << 30))))
-
-
-def error_of(item, outcome):
-    """The row of an item that could not be decoded, or None if it could."""
-    return failed_row(item, outcome) if isinstance(outcome, BaseException) else None

@@ -1759,6 +1759,12 @@ def inference_entry(options, run):
     return {"model_id": run["model"], "column_name": options.output_column, **described}
 
 
+def flat(run):
+    """The identity of a run, with the options of the recipe and the facts of the source beside the rest."""
+    own, source = run.pop("options") or {}, run.pop("source")
+    return {**run, **own, **source}
+
+
 def storable(text):
     """Text without lone surrogates, which broken JSON or file names may hold and neither Arrow nor SQLite takes."""
     return text.encode("utf-8", "replace").decode()
@@ -1926,12 +1932,10 @@ class Results:
             raise Stop(f"{self.storage.where} holds results, but not of which run: {name} is gone. Name another place.")
         if name not in names:
             self.storage.write({name: json.dumps(mine, indent=1).encode()})
-        kept = json.loads(self._read(name))
-        if kept == mine:
+        kept, mine = map(flat, (json.loads(self._read(name)), mine))
+        key = next((key for key in {**mine, **kept} if kept.get(key) != mine.get(key)), None)
+        if key is None:
             return
-        kept, mine = ({**run, **(run.get("options") or {}), **run["source"]} for run in (kept, mine))
-        changed = (key for key in {**mine, **kept} if kept.get(key) != mine.get(key))
-        key = next(key for key in changed if key not in ("source", "options"))
         raise Stop(
             f"{self.storage.where} holds the results of another run: its {key} is {kept.get(key)!r}, now it is "
             f"{mine.get(key)!r}. Go on with the old setting, {self.elsewhere}, or delete {self.storage.where}."
@@ -2173,7 +2177,13 @@ def in_workers(items, setup, work, count, stop, batch=1, timeout=600):
                     break
             hungry = any(worker.ready and len(worker.held) < 2 for worker in workers)
             pause = 0 if hungry and waiting else 0.02 if not drained else 0.5
-            for pipe in wait([worker.pipe for worker in workers], pause):
+            heard = wait([worker.pipe for worker in workers], pause)
+            # Whoever has something to say is not silent, however long nobody took what this generator yields.
+            for worker in workers:
+                silent = worker.held and worker.ready and worker.pipe not in heard
+                if silent and time.monotonic() - worker.since > timeout:
+                    worker.process.kill()
+            for pipe in heard:
                 worker = next(worker for worker in workers if worker.pipe is pipe)
                 try:
                     kind, value = pipe.recv()
@@ -2187,8 +2197,6 @@ def in_workers(items, setup, work, count, stop, batch=1, timeout=600):
                     worker.ready = True
                 else:
                     yield from zip(worker.held.popleft(), value, strict=True)
-            for worker in [w for w in workers if w.held and w.ready and time.monotonic() - w.since > timeout]:
-                worker.process.kill()
     finally:
         source.close()
         for worker in workers:
@@ -2305,11 +2313,6 @@ def worker_count(recipe):
     return max(1, min(cores, int(memory * 0.7 / recipe.get("worker_memory", 1 << 30))))
 
 
-def error_of(item, outcome):
-    """The row of an item that could not be decoded, or None if it could."""
-    return failed_row(item, outcome) if isinstance(outcome, BaseException) else None
-
-
 # <<< kit/workers.py
 
 # >>> kit/run.py
@@ -2403,6 +2406,9 @@ def engine_rows(engine, items, steps, options, recipe, stop, results):
                     finished += 1
                     yield row
                 return
+            except Stop as problem:
+                problem.code = 1 if rebuilds else problem.code  # it ran before: pages are finished, and more can be
+                raise
             except EngineDied as death:
                 ids = feed.crashed()
                 results.record_death(ids)
@@ -3570,9 +3576,16 @@ def local(items, options, recipe, stop, load, predict):
     else:
         work = functools.partial(predict_items, predict, image_bounds(options, recipe))
         say(f"Loading the model, in at most {worker_count(recipe)} processes.")
-        pairs = in_workers(items, reading, work, worker_count(recipe), stop, batch)
+        pairs = in_workers(items, reading, work, worker_count(recipe), stop, batch, recipe.get("timeout", 600))
     for item, result in pairs:
-        yield error_of(item, result) or local_row(item, *result)
+        if isinstance(result, BaseException):
+            yield row_of(item, None, None, None, attempts=int(isinstance(result, ReadError)), error=sentence(result))
+        else:
+            yield local_row(item, *result)
+
+
+class ReadError(PageError):
+    """The model failed on a page that could be decoded: it was asked, unlike about a page that could not."""
 
 
 def local_setup(load, options):
@@ -3606,10 +3619,11 @@ def predict_outcomes(predict, state, outcomes):
     started = time.monotonic()
     try:
         parsed = predict([subject(unit) for unit, _ in good], model, options) if good else []
-    except Exception:
-        if len(good) < 2:
-            raise
-        return [predict_alone(predict, state, outcome) for outcome in outcomes]
+    except Exception as problem:
+        if len(good) > 1:
+            return [predict_outcomes(predict, state, [outcome])[0] for outcome in outcomes]
+        failed = ReadError(sentence(problem))
+        return [outcome if isinstance(outcome, BaseException) else failed for outcome in outcomes]
     seconds = (time.monotonic() - started) / max(len(good), 1)
     results = iter(parsed)
     return [
@@ -3618,13 +3632,6 @@ def predict_outcomes(predict, state, outcomes):
         else (next(results), any(page.partial for page in outcome[0].pages), outcome[1], seconds)
         for outcome in outcomes
     ]
-
-
-def predict_alone(predict, state, outcome):
-    try:
-        return predict_outcomes(predict, state, [outcome])[0]
-    except Exception as problem:
-        return PageError(sentence(problem))
 
 
 def local_row(item, parsed, partial, sha256, seconds):

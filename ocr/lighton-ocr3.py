@@ -1804,6 +1804,12 @@ def inference_entry(options, run):
     return {"model_id": run["model"], "column_name": options.output_column, **described}
 
 
+def flat(run):
+    """The identity of a run, with the options of the recipe and the facts of the source beside the rest."""
+    own, source = run.pop("options") or {}, run.pop("source")
+    return {**run, **own, **source}
+
+
 def storable(text):
     """Text without lone surrogates, which broken JSON or file names may hold and neither Arrow nor SQLite takes."""
     return text.encode("utf-8", "replace").decode()
@@ -1971,12 +1977,10 @@ class Results:
             raise Stop(f"{self.storage.where} holds results, but not of which run: {name} is gone. Name another place.")
         if name not in names:
             self.storage.write({name: json.dumps(mine, indent=1).encode()})
-        kept = json.loads(self._read(name))
-        if kept == mine:
+        kept, mine = map(flat, (json.loads(self._read(name)), mine))
+        key = next((key for key in {**mine, **kept} if kept.get(key) != mine.get(key)), None)
+        if key is None:
             return
-        kept, mine = ({**run, **(run.get("options") or {}), **run["source"]} for run in (kept, mine))
-        changed = (key for key in {**mine, **kept} if kept.get(key) != mine.get(key))
-        key = next(key for key in changed if key not in ("source", "options"))
         raise Stop(
             f"{self.storage.where} holds the results of another run: its {key} is {kept.get(key)!r}, now it is "
             f"{mine.get(key)!r}. Go on with the old setting, {self.elsewhere}, or delete {self.storage.where}."
@@ -2218,7 +2222,13 @@ def in_workers(items, setup, work, count, stop, batch=1, timeout=600):
                     break
             hungry = any(worker.ready and len(worker.held) < 2 for worker in workers)
             pause = 0 if hungry and waiting else 0.02 if not drained else 0.5
-            for pipe in wait([worker.pipe for worker in workers], pause):
+            heard = wait([worker.pipe for worker in workers], pause)
+            # Whoever has something to say is not silent, however long nobody took what this generator yields.
+            for worker in workers:
+                silent = worker.held and worker.ready and worker.pipe not in heard
+                if silent and time.monotonic() - worker.since > timeout:
+                    worker.process.kill()
+            for pipe in heard:
                 worker = next(worker for worker in workers if worker.pipe is pipe)
                 try:
                     kind, value = pipe.recv()
@@ -2232,8 +2242,6 @@ def in_workers(items, setup, work, count, stop, batch=1, timeout=600):
                     worker.ready = True
                 else:
                     yield from zip(worker.held.popleft(), value, strict=True)
-            for worker in [w for w in workers if w.held and w.ready and time.monotonic() - w.since > timeout]:
-                worker.process.kill()
     finally:
         source.close()
         for worker in workers:
@@ -2350,11 +2358,6 @@ def worker_count(recipe):
     return max(1, min(cores, int(memory * 0.7 / recipe.get("worker_memory", 1 << 30))))
 
 
-def error_of(item, outcome):
-    """The row of an item that could not be decoded, or None if it could."""
-    return failed_row(item, outcome) if isinstance(outcome, BaseException) else None
-
-
 # <<< kit/workers.py
 
 # >>> kit/run.py
@@ -2448,6 +2451,9 @@ def engine_rows(engine, items, steps, options, recipe, stop, results):
                     finished += 1
                     yield row
                 return
+            except Stop as problem:
+                problem.code = 1 if rebuilds else problem.code  # it ran before: pages are finished, and more can be
+                raise
             except EngineDied as death:
                 ids = feed.crashed()
                 results.record_death(ids)
@@ -3756,10 +3762,10 @@ def check_version(recipe):
     if not version:
         raise Stop(f"vLLM is not installed for {python}. {remedy}")
     found, excluded = Version(version), window.get("exclude", {})
-    wrong = version in excluded or found < Version(window.get("min", "0"))
+    wrong = found.public in excluded or found < Version(window.get("min", "0"))
     if wrong or (window.get("below") and found >= Version(window["below"])):
         bounds = " and ".join(f"{word} {window[word]}" for word in ("min", "below") if window.get(word))
-        reason = (excluded.get(version) if isinstance(excluded, dict) else "") or window.get("reason", "")
+        reason = excluded.get(found.public, "") or window.get("reason", "")
         raise Stop(
             f"vLLM {version} is installed; {recipe['name']} runs on {bounds or 'others'}"
             + (f" except {', '.join(excluded)}" if excluded else "")

@@ -27,8 +27,8 @@
     uv run ocr/ocr-smoke.py smoke
     uv run ocr/pp-ocrv6.py smoke ./out/pp
     uv run ocr/ocr-score.py ./out/pp --truth smoke --by quality
-    uv run ocr/ocr-smoke.py smoke --check pp=./out/pp --baseline figures.json            exit code 3 where it reads worse
-    uv run ocr/ocr-smoke.py smoke --check pp=./out/pp --baseline figures.json --update   these are the figures from now on
+    uv run ocr/ocr-smoke.py smoke --check pp=./out/pp --baseline figures.json           exit code 3 where it reads worse
+    uv run ocr/ocr-smoke.py smoke --check pp=./out/pp --baseline figures.json --update  these are the figures from now
 
 The pages cross document kind (book, article, newspaper, table, form, title page, letter, list, blank), quality
 (clean, skewed, noisy, low contrast, JPEG), language (English, French, German, Polish, Czech, Greek, Russian, Chinese,
@@ -2536,7 +2536,7 @@ def fact_present(fact, text):
     differences = fact.get("max_diffs", 0)
     if len(text) < len(wanted) - differences:  # partial_ratio would look for the text in what is wanted
         return False
-    return partial_ratio(wanted, text) / 100 >= 1 - differences / len(wanted)
+    return partial_ratio(wanted, text) / 100 >= 1 - differences / max(1, len(wanted))
 
 
 def fact_absent(fact, text):

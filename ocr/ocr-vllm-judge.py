@@ -3666,7 +3666,13 @@ def in_workers(items, setup, work, count, stop, batch=1, timeout=600):
                     break
             hungry = any(worker.ready and len(worker.held) < 2 for worker in workers)
             pause = 0 if hungry and waiting else 0.02 if not drained else 0.5
-            for pipe in wait([worker.pipe for worker in workers], pause):
+            heard = wait([worker.pipe for worker in workers], pause)
+            # Whoever has something to say is not silent, however long nobody took what this generator yields.
+            for worker in workers:
+                silent = worker.held and worker.ready and worker.pipe not in heard
+                if silent and time.monotonic() - worker.since > timeout:
+                    worker.process.kill()
+            for pipe in heard:
                 worker = next(worker for worker in workers if worker.pipe is pipe)
                 try:
                     kind, value = pipe.recv()
@@ -3680,8 +3686,6 @@ def in_workers(items, setup, work, count, stop, batch=1, timeout=600):
                     worker.ready = True
                 else:
                     yield from zip(worker.held.popleft(), value, strict=True)
-            for worker in [w for w in workers if w.held and w.ready and time.monotonic() - w.since > timeout]:
-                worker.process.kill()
     finally:
         source.close()
         for worker in workers:
@@ -3798,11 +3802,6 @@ def worker_count(recipe):
     return max(1, min(cores, int(memory * 0.7 / recipe.get("worker_memory", 1 << 30))))
 
 
-def error_of(item, outcome):
-    """The row of an item that could not be decoded, or None if it could."""
-    return failed_row(item, outcome) if isinstance(outcome, BaseException) else None
-
-
 # <<< kit/workers.py
 
 # >>> kit/run.py
@@ -3896,6 +3895,9 @@ def engine_rows(engine, items, steps, options, recipe, stop, results):
                     finished += 1
                     yield row
                 return
+            except Stop as problem:
+                problem.code = 1 if rebuilds else problem.code  # it ran before: pages are finished, and more can be
+                raise
             except EngineDied as death:
                 ids = feed.crashed()
                 results.record_death(ids)
@@ -4222,10 +4224,10 @@ def check_version(recipe):
     if not version:
         raise Stop(f"vLLM is not installed for {python}. {remedy}")
     found, excluded = Version(version), window.get("exclude", {})
-    wrong = version in excluded or found < Version(window.get("min", "0"))
+    wrong = found.public in excluded or found < Version(window.get("min", "0"))
     if wrong or (window.get("below") and found >= Version(window["below"])):
         bounds = " and ".join(f"{word} {window[word]}" for word in ("min", "below") if window.get(word))
-        reason = (excluded.get(version) if isinstance(excluded, dict) else "") or window.get("reason", "")
+        reason = excluded.get(found.public, "") or window.get("reason", "")
         raise Stop(
             f"vLLM {version} is installed; {recipe['name']} runs on {bounds or 'others'}"
             + (f" except {', '.join(excluded)}" if excluded else "")

@@ -198,3 +198,14 @@ def test_local_engine_reads_pages_and_keeps_bad_ones_apart(tmp_path, recipe):
     assert "page of 13 by 13" in rows["1"]["error"] and rows["1"]["text"] is None
     assert rows["4"]["error"] == "the cell is empty (None)" and rows["4"]["attempts"] == 0
     assert rows["0"]["attempts"] == 1 and len(rows["0"]["sha256"]) == 64
+
+
+def test_a_worker_that_waits_to_be_read_is_not_silent():
+    """What the consumer does between two results, a slow start of the engine, is no fault of the workers."""
+    results, started = in_workers(items(["0.3"] * 12), setup, work, 2, threading.Event(), timeout=2), set()
+    for number, (_, result) in enumerate(results):
+        assert not isinstance(result, BaseException)
+        started.add(result[1])
+        if number in (1, 4):
+            time.sleep(5)
+    assert number == 11 and len(started) <= 2
